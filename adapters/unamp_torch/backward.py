@@ -7,7 +7,7 @@ of the first time.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -84,7 +84,7 @@ def checkpointing(
 
     Checkpointing itself remembers native autocast's state for that, and not ours.
     """
-    return original(_in_this_region(function), *args, **kwargs)
+    return original(in_this_region(function), *args, **kwargs)
 
 
 def recomputing(original: Any) -> type[torch.autograd.Function]:
@@ -96,12 +96,24 @@ def recomputing(original: Any) -> type[torch.autograd.Function]:
     class CheckpointFunction(original):  # type: ignore[misc]
         @classmethod
         def apply(cls, function: Function, *args: Any) -> object:
-            return original.apply(_in_this_region(function), *args)
+            return original.apply(in_this_region(function), *args)
 
     return CheckpointFunction
 
 
-def _in_this_region(function: Callable[P, R]) -> Callable[P, R]:
+@as_replacement
+def replicating(
+    original: Callable[..., R], /, modules: Iterable[Function], *args: Any, **kwargs: Any
+) -> R:
+    """Wrap the function that runs replicas of a network, to run them under the same region.
+
+    Each has a thread of its own, which knows of it no more than that native autocast is on.
+    """
+    return original([in_this_region(module) for module in modules], *args, **kwargs)
+
+
+def in_this_region(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that runs another in the innermost region of this thread."""
     region = innermost_region()
     if region is None:
         return function

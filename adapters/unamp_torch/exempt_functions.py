@@ -1,10 +1,11 @@
 """Functions of PyTorch's that compute what a program keeps: they run with no policy in force.
 
 Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, parameters
-that others become (pruned, fused with a norm, without their parametrization), the vectors of
-spectral norms, distributions: none of them comes of an operation of the vocabulary, so that a
-policy would round what they compute with, in silence. Where it would, they are replaced while a
-region is open (`unamp_torch.python_functions`).
+that others become (pruned, fused with a norm, without their parametrization, stacked), the vectors
+of spectral norms, statistics that processes gather or observers keep, windows, batches, Jacobians,
+distributions: none of them comes of an operation of the vocabulary, so that a policy would round
+what they compute with, in silence. Where it would, they are replaced while a region is open
+(`unamp_torch.python_functions`).
 """
 
 from __future__ import annotations
@@ -20,22 +21,43 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, distributions, nn
 from torch.amp import GradScaler
+from torch.ao.quantization.observer import ObserverBase
+from torch.nn.modules import batchnorm
 from torch.nn.utils import fusion, parametrizations, parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
+from torch.quasirandom import SobolEngine
+from torch.signal import windows
+from torch.utils.data import default_collate
 
 from unamp._compiler_marks import once_per_trace
 from unamp._function_types import Function
 from unamp.adapter.spellings import at_path
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
-from unamp_torch.backward import without_policy
-from unamp_torch.casting import cast_floats
+from unamp_torch.backward import in_this_region, without_policy
+from unamp_torch.casting import cast, cast_floats
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.state import thread
 from unamp_torch.stepping import Step
+
+
+class Group:
+    """Functions that are replaced and put back in one go: two hundred cost as much as twenty.
+
+    What somebody has put in the place of one may have no code to be replaced, and is left out.
+
+    Attributes:
+        functions: the functions.
+    """
+
+    __slots__ = ("functions",)
+
+    def __init__(self, functions: Iterable[Function]) -> None:
+        found = map(inspect.unwrap, functions)
+        self.functions = tuple(each for each in found if isinstance(each, FunctionType))
 
 
 class _Kind(NamedTuple):
@@ -60,19 +82,8 @@ _SCALING, _SCHEDULING, _CLIPPING, _AVERAGING, _MAKING = (
 )
 _FILLING = "filling"
 _DRAWING = "drawing"
-
-
-class Group:
-    """Functions that are replaced and put back in one go: two hundred cost as much as twenty.
-
-    Attributes:
-        functions: the functions.
-    """
-
-    __slots__ = ("functions",)
-
-    def __init__(self, functions: Iterable[FunctionType]) -> None:
-        self.functions = tuple(functions)
+_DIFFERENTIATING = "differentiating"
+_NORMALIZING = "normalizing"
 
 
 def _of_distributions() -> Iterator[FunctionType]:
@@ -130,8 +141,13 @@ _KINDS = {
         (nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_),
         ("add", "linalg_vector_norm", "max", "maximum", "mul", "pow", "reciprocal", "stack"),
     ),
+    # An observer's scale is made of averages of least and largest numbers.
     _AVERAGING: _Kind(
-        (AveragedModel.update_parameters,), ("add", "cat", "div", "mul", "reciprocal", "sub")
+        (
+            AveragedModel.update_parameters,
+            *_own(ObserverBase, ("forward", "calculate_qparams")),
+        ),
+        ("add", "cat", "div", "mul", "reciprocal", "sub"),
     ),
     # Initial values that are computed, and parameters and buffers that are made of parameters.
     _MAKING: _Kind(
@@ -149,6 +165,14 @@ _KINDS = {
             fusion.fuse_conv_bn_weights,
             fusion.fuse_linear_bn_weights,
             nn.utils.parameters_to_vector,
+            torch.func.stack_module_state,
+            # Gradients of float32 numbers, chunk by chunk.
+            torch._functorch.vmap._concat_chunked_outputs,
+            # A window is told its dtype, and a Sobol sequence is as fine as its numbers.
+            *(vars(windows)[name] for name in windows.__all__),
+            SobolEngine.draw,
+            # Batches are float32 where worker processes make them, too: targets are among them.
+            default_collate,
         ),
         (
             "add",
@@ -159,6 +183,7 @@ _KINDS = {
             "mul",
             "rsqrt",
             "sign",
+            "stack",
             "sub",
             "topk",
             "weight_norm",
@@ -168,8 +193,14 @@ _KINDS = {
     # Parameters become pieces of a vector that something else computes, and have its dtype
     # from then on.
     _FILLING: _Kind((nn.utils.vector_to_parameters,), ("add", "cat", "div", "lerp", "mul", "sub")),
+    # Gradients of float32 numbers are put together.
+    _DIFFERENTIATING: _Kind((torch.autograd.functional.jacobian,), ("stack",)),
+    # The number of values that statistics are taken of would be infinite in float16.
+    _NORMALIZING: _Kind(
+        (vars(batchnorm)["sync_batch_norm"].forward,), ("batch_norm", "cat", "stack")
+    ),
     # Tails: a uniform number next to 1 is 1 when it is low, and its logarithm infinite.
-    _DRAWING: _Kind((), ("add", "div", "log", "mul", "sub")),
+    _DRAWING: _Kind(_of_distributions(), ("add", "div", "log", "mul", "sub")),
     # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN,
     # and stay so.
     "iterating": _Kind(
@@ -178,13 +209,13 @@ _KINDS = {
     ),
 }
 
+_GROUPS = {word: Group(kind.functions) for word, kind in _KINDS.items()}
+
 #: Methods of a class and of those derived from it, by the word for their kind.
 _METHODS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     _SCALING: (GradScaler, ("scale", "unscale_", "step", "update")),
     _SCHEDULING: (LRScheduler, ("step",)),
 }
-
-_DISTRIBUTIONS = Group(_of_distributions())
 
 #: Functions of modules that few programs import: the module, the way to the function in it, and the
 #: word for its kind.
@@ -208,46 +239,33 @@ _LATER = (
 
 def functions(policy: Policy) -> tuple[tuple[str, FunctionType | Group], ...]:
     """Return the functions that a policy must not reach, each with the word for its kind."""
-    kinds, known = _reached(policy)
+    kinds = _reached(policy)
+    known = ((word, group) for word, group in _GROUPS.items() if word in kinds)
     methods = (pair for word in _METHODS if word in kinds for pair in _of_classes(word))
-    drawing = ((_DRAWING, _DISTRIBUTIONS),) if _DRAWING in kinds else ()
-    return (*known, *methods, *_imported_later(kinds), *drawing)
+    return (*known, *methods, *_imported_later(kinds))
 
 
 def reaches(policy: Policy) -> bool:
     """Return whether there are any such functions under a policy."""
-    return bool(_reached(policy)[0])
+    return bool(_reached(policy))
 
 
 @functools.lru_cache(KEPT_POLICIES)
-def _reached(policy: Policy) -> tuple[frozenset[str], tuple[tuple[str, FunctionType], ...]]:
-    """Return the kinds of functions that a policy would make compute low.
-
-    With them come those functions of theirs that are always there.
-    """
+def _reached(policy: Policy) -> frozenset[str]:
+    """Return the kinds of functions that a policy would make compute low."""
     if not policy.active or preset(policy.preset).delegates:
-        return frozenset(), ()
+        return frozenset()
     low = {op for op, rule in policy.rules.items() if rule in (Rule.LOW, Rule.NARROWEST)}
-    reached = {word: kind for word, kind in _KINDS.items() if not low.isdisjoint(kind.parts)}
-    known = (pair for word, kind in reached.items() for pair in _of_kind(word, kind.functions))
-    return frozenset(reached), tuple(known)
-
-
-def _of_kind(word: str, functions: Iterable[Function]) -> Iterator[tuple[str, FunctionType]]:
-    """Yield functions that have code to be replaced.
-
-    What somebody has put in the place of one may be something else.
-    """
-    for function in map(inspect.unwrap, functions):
-        if isinstance(function, FunctionType):
-            yield word, function
+    return frozenset(word for word, kind in _KINDS.items() if not low.isdisjoint(kind.parts))
 
 
 def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType]]:
     """Yield the functions of those kinds in modules that have been imported since."""
     for module, path, word in _LATER:
         if word in kinds and module in sys.modules:
-            yield from _of_kind(word, (at_path(sys.modules[module], path),))
+            function = inspect.unwrap(at_path(sys.modules[module], path))
+            if isinstance(function, FunctionType):
+                yield word, function
 
 
 def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
@@ -310,6 +328,43 @@ def _filling(original: Function) -> Function:
     return replacement
 
 
+def _differentiating(original: Function) -> Function:
+    """Return the replacement of a function that takes gradients of another.
+
+    No policy is in force but in that.
+    """
+
+    @functools.wraps(original)
+    def replacement(func: Function, *args: Any, **kwargs: Any) -> object:
+        if thread.plan is None or thread.plan.delegated:
+            return original(func, *args, **kwargs)
+        func = in_this_region(func)
+        with without_policy():
+            return original(func, *args, **kwargs)
+
+    run_uncompiled(replacement)  # no graph holds it, and dynamo would look inside
+    return replacement
+
+
+def _normalizing(original: Function) -> Function:
+    """Return the replacement of the forward pass of `SyncBatchNorm`.
+
+    It computes with operators that have no rule: its input gets the dtype that `batch_norm` has.
+    """
+
+    @functools.wraps(original)
+    def replacement(ctx: Any, input: Tensor, *args: Any) -> object:
+        plan = None if torch.compiler.is_compiling() else thread.plan
+        policy = None if plan is None else plan.policy_on(input.device.type)
+        if plan is not None and policy is not None and not plan.delegated:
+            dtypes = {Rule.LOW: plan.low_on(input.device.type), Rule.FP32: torch.float32}
+            input = cast(input, dtypes.get(policy.rules["batch_norm"], input.dtype))
+        return exempt(ctx, input, *args)
+
+    exempt = _replacement(original)
+    return replacement
+
+
 def _drawing(original: Function) -> Function:
     """Return the replacement of a function of distributions: low tensors are float32 first.
 
@@ -331,12 +386,14 @@ def _drawing(original: Function) -> Function:
 @once_per_trace
 def _draws_in_float32() -> bool:
     """Return whether the policy in force here must not reach distributions."""
-    return thread.plan is not None and _DRAWING in _reached(thread.plan.policy)[0]
+    return thread.plan is not None and _DRAWING in _reached(thread.plan.policy)
 
 
 #: What makes the replacement of a function of each kind.
 REPLACING = dict.fromkeys(_KINDS, _replacement) | {
     _SCALING: _scaling,
     _FILLING: _filling,
+    _DIFFERENTIATING: _differentiating,
+    _NORMALIZING: _normalizing,
     _DRAWING: _drawing,
 }

@@ -99,6 +99,7 @@ HOOKS = (
     Hook("torch.utils.checkpoint", "CheckpointFunction", backward.recomputing),
     Hook("torch.utils.checkpoint", _GENERATOR, backward.checkpointing),
     Hook("torch.distributed._composable.checkpoint_activation", _GENERATOR, backward.checkpointing),
+    Hook("torch.nn.parallel.data_parallel", "parallel_apply", backward.replicating),
     Hook("torch.jit._trace", "_trace_impl", exporting.tracing),
     Hook("torch._C", "_freeze_module", backward.runs_without_policy),
     # called after a compiled graph has written

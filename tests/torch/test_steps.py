@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -576,6 +577,17 @@ def fused(
     return fuse(first, norm).state_dict()
 
 
+def observed() -> dict[str, Tensor]:
+    """Return the state of an observer of numbers for quantization, with the scale that it gives."""
+    from torch.ao.quantization.observer import MovingAverageMinMaxObserver
+
+    observer = MovingAverageMinMaxObserver()
+    for call in range(20):
+        observer(torch.linspace(-1, 1 + call / 100, 7))
+    scale, zero = observer.calculate_qparams()
+    return {**observer.state_dict(), "scale": scale, "zero": zero}
+
+
 householder = partial(nn.utils.parametrizations.orthogonal, orthogonal_map="householder")
 without_weight = partial(parametrize.remove_parametrizations, tensor_name="weight")
 
@@ -627,6 +639,11 @@ KEPT: dict[str, Callable[[], dict[str, Tensor]]] = {
     "fused convolution": lambda: fused(
         nn.Conv2d(3, 5, 2), nn.BatchNorm2d(5), nn.utils.fuse_conv_bn_eval
     ),
+    "observer": observed,
+    "window": lambda: {"window": torch.signal.windows.kaiser(9, beta=8.0, dtype=torch.float32)},
+    "Sobol sequence": lambda: {"drawn": torch.quasirandom.SobolEngine(3).draw(700)},
+    "batch": lambda: torch.utils.data.default_collate([{"target": torch.tensor(1000.5)}] * 3),
+    "stacked": lambda: torch.func.stack_module_state(networks(2))[0],
     "fused linear": lambda: fused(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.utils.fuse_linear_bn_eval),
 }
 
@@ -666,6 +683,54 @@ def test_averages_and_power_iterations_in_compiled_functions_come_to_the_same_bi
     torch.manual_seed(0)
     with policy_region(Policy("O2", "float16")):
         assert same(trained(partial(torch.compile, backend="aot_eager")), outside)
+
+
+GRADIENTS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
+    "jacobian": lambda function, x: torch.autograd.functional.jacobian(function, x),
+    "jacobian, all at once": lambda function, x: torch.autograd.functional.jacobian(
+        func=function, inputs=x, vectorize=True
+    ),
+    "hessian": lambda function, x: torch.autograd.functional.hessian(
+        lambda x: function(x).sum(), x
+    ),
+    "hessian, forward": lambda function, x: torch.autograd.functional.hessian(
+        lambda x: function(x).sum(), x, vectorize=True, outer_jacobian_strategy="forward-mode"
+    ),
+    "vmap in chunks": lambda function, x: torch.func.vmap(
+        torch.func.grad(lambda x: function(x).sum()), chunk_size=2
+    )(x),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("policy", [Policy("O2", "bfloat16"), Policy("O3", "float16")], ids=str)
+@pytest.mark.parametrize("what", GRADIENTS)
+def test_gradients_that_are_put_together_are_float32_and_their_function_is_under_the_policy(
+    what: str, policy: Policy, compiled: bool
+) -> None:
+    if compiled:
+        torch.compiler.reset()
+    layer, x, seen = networks(1)[0][0], torch.linspace(0, 1, 12).reshape(3, 4), []
+
+    def function(x: Tensor) -> Tensor:
+        result = torch.tanh(layer(x))
+        seen.append(result.dtype)
+        return result
+
+    def call() -> Tensor:
+        return GRADIENTS[what](function, x)
+
+    exact = call()
+    seen.clear()
+    with policy_region(policy):
+        found = (torch.compile(call, backend="aot_eager") if compiled else call)()
+        assert in_force() is getattr(torch, policy.dtype)
+        assert {*seen} == {in_force()}
+        with ThreadPoolExecutor(1) as other:
+            assert torch.equal(other.submit(call).result(), exact)
+    assert found.dtype is torch.float32
+    assert torch.allclose(found, exact, rtol=0.1, atol=0.02)
+    assert torch.equal(call(), exact)
 
 
 @pytest.fixture(scope="module")
@@ -719,6 +784,89 @@ def test_parameters_that_processes_average_come_to_the_same_bits_as_outside(
     with policy_region(policy):
         average_parameters(iter(inside), torch.distributed.group.WORLD)
     assert same(inside, outside)
+
+
+class _Statistics:
+    """The kernels of `SyncBatchNorm`, which PyTorch has for GPUs alone."""
+
+    @staticmethod
+    def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        x = x.float()
+        return x.mean((0, 2)), (x.var((0, 2), unbiased=False) + eps).rsqrt()
+
+    @staticmethod
+    def batch_norm_gather_stats_with_counts(
+        x: Tensor,
+        means: Tensor,
+        inverses: Tensor,
+        running_mean: Tensor,
+        running_var: Tensor,
+        momentum: float,
+        eps: float,
+        counts: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        assert {each.dtype for each in (means, inverses, running_mean, counts)} == {torch.float32}
+        share = (counts / counts.sum())[:, None]
+        mean = (share * means).sum(0)
+        var = (share * (inverses**-2 - eps + (means - mean) ** 2)).sum(0)
+        running_mean.lerp_(mean, momentum)
+        running_var.lerp_(var, momentum)
+        return mean, (var + eps).rsqrt()
+
+    @staticmethod
+    def batch_norm_elemt(
+        x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, inverse: Tensor, eps: float
+    ) -> Tensor:
+        normal = (x.float() - mean[:, None]) * inverse[:, None]
+        return (normal * weight[:, None] + bias[:, None]).to(x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("policy", "dtype"),
+    [
+        (Policy("O2", "float16"), torch.float32),
+        (Policy("O2", "bfloat16", preset="torch-cuda"), torch.bfloat16),
+        (Policy("O3", "float16"), torch.float16),
+        (Policy("O1", "float16", allow=["batch_norm"]), torch.float16),
+        (Policy("O1", "float16", deny=["batch_norm"]), torch.float32),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("given", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_a_batch_norm_over_processes_gathers_float32_statistics(
+    policy: Policy,
+    dtype: torch.dtype,
+    given: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.nn.modules import batchnorm
+
+    for name, kernel in vars(_Statistics).items():
+        if isinstance(kernel, staticmethod):
+            monkeypatch.setattr(torch, name, kernel.__func__)
+    processes = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_world_size=lambda group: 2,
+        group=SimpleNamespace(WORLD=SimpleNamespace(_get_backend_name=lambda: "gloo")),
+    )
+    of_a_gpu = SimpleNamespace(_get_privateuse1_backend_name=lambda: "cpu")
+    asked = SimpleNamespace(**vars(torch) | {"_C": of_a_gpu, "distributed": processes})
+    monkeypatch.setattr(batchnorm, "torch", asked)
+    monkeypatch.setattr(
+        torch.distributed, "all_gather", lambda all, each, *_, **__: [x.copy_(each) for x in all]
+    )
+    x = (4 * torch.rand(1, 2, 80_000)).to(given).requires_grad_()
+    plain, norm = nn.BatchNorm1d(2), nn.SyncBatchNorm(2)
+    expected = plain(x.detach().to(dtype).float())
+    with policy_region(policy):
+        found = norm(x)
+        statistics = {each.dtype for each in norm.state_dict().values()}
+    assert found.dtype is dtype
+    assert torch.allclose(found.float(), expected, rtol=0.02, atol=0.02)
+    assert statistics == {torch.float32, torch.int64}
+    assert torch.allclose(norm.running_mean, plain.running_mean, rtol=1e-5)
+    assert torch.allclose(norm.running_var, plain.running_var, rtol=1e-4)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)

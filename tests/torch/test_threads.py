@@ -111,6 +111,41 @@ def test_data_loader_workers_do_not_inherit_a_region(context: str) -> None:
         assert report()[:2] == (TAKES_OVER, True)
 
 
+@pytest.mark.parametrize(
+    "policy", [Policy("O1", "bfloat16", deny="mm"), Policy("O2", "bfloat16")], ids=str
+)
+def test_replicas_of_a_network_are_in_the_region(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = sys.modules["torch.nn.parallel.data_parallel"]
+
+    def run(modules: Any, inputs: Any, *_: Any) -> list[Any]:
+        """Do what PyTorch does for several GPUs."""
+        enabled = torch.is_autocast_enabled("cpu")
+
+        def replica(network: nn.Module, given: Any) -> Any:
+            with torch.autocast("cpu", torch.float16, enabled=enabled):
+                return network(*given)
+
+        with ThreadPoolExecutor(2) as threads:
+            return [*threads.map(replica, modules, inputs)]
+
+    class Network(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Any, ...]:
+            return report()
+
+    replicas, inputs = [Network(), Network()], [(torch.ones(2),)] * 2
+    monkeypatch.setattr(module, "parallel_apply", run)
+    parallel = nn.DataParallel(Network())
+    outside = report()
+    with policy_region(policy):
+        assert parallel.parallel_apply(replicas, inputs, [{}, {}]) == [report()] * 2
+        with unamp.autocast(enabled=False):
+            assert parallel.parallel_apply(replicas, inputs, [{}, {}]) == [report()] * 2
+    assert parallel.parallel_apply(replicas, inputs, [{}, {}]) == [outside] * 2
+    assert module.parallel_apply is run
+
+
 def test_a_forked_process_does_not_inherit_a_region() -> None:
     def child(pipe: Any) -> None:
         first = report()
