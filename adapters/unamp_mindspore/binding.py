@@ -41,6 +41,7 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore import graph_operators
 from unamp_mindspore.copies import Kept, begun, function_copy
 from unamp_mindspore.decorators import inside, stated
+from unamp_mindspore.drawing import inside_drawing
 from unamp_mindspore.facts import facts
 from unamp_mindspore.graph_calls import (
     BOUND,
@@ -517,7 +518,8 @@ def policy_of_cell(cell: nn.Cell, around: Policy | None) -> tuple[Policy | None,
             )
         policy = stated(region.policy(None if around is None else around.dtype))
     own = getattr(type(cell), POLICY, None)
-    return inside(cell.construct, policy if own is None else stated(own))
+    policy, casts = inside(cell.construct, policy if own is None else stated(own))
+    return inside_drawing(cell, policy), casts
 
 
 @cache  # what is bound is the compiler's key for it
