@@ -28,6 +28,7 @@ from mindspore import _c_expression, amp, nn, ops
 from mindspore.experimental import optim
 from mindspore.experimental.optim import lr_scheduler
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
+from mindspore.ops.function.grad import grad_func
 from mindspore.ops.primitive import Primitive
 
 from unamp._function_types import Function
@@ -41,6 +42,7 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore import graph_operators
 from unamp_mindspore.copies import Kept, begun, function_copy
 from unamp_mindspore.decorators import inside, stated
+from unamp_mindspore.drawing import inside_drawing
 from unamp_mindspore.facts import facts
 from unamp_mindspore.graph_calls import (
     BOUND,
@@ -106,6 +108,9 @@ kept_alive: list[object] = []
 
 #: What `bits_of` gives for float32 parameters.
 _FLOAT32_ALONE = bits_of([Tensor(0.0, FLOAT32)])
+
+#: The function that makes the vectors of `jacrev`.
+_JACREV_VECTORS = getattr(grad_func, "_jacrev_construct_v", None)
 
 #: Modules that the compiler knows by themselves, or has Python run.
 _WITHOUT_OPERATIONS = sys.stdlib_module_names | {"numpy", "scipy"}
@@ -255,6 +260,8 @@ class Binding:
         if value is ops.clip_by_global_norm:
             # As a step, it follows no rule: it is float32, to which it casts by itself.
             return binding(Policy("OD", self._stated.dtype))._copy(value)
+        if value is _JACREV_VECTORS:
+            return graph_operators.vectors_like_results(PARTS.bound(value))
         if value in changing_functions():
             return changing(PARTS.bound(value))
         op = functions().get(value)
@@ -517,7 +524,8 @@ def policy_of_cell(cell: nn.Cell, around: Policy | None) -> tuple[Policy | None,
             )
         policy = stated(region.policy(None if around is None else around.dtype))
     own = getattr(type(cell), POLICY, None)
-    return inside(cell.construct, policy if own is None else stated(own))
+    policy, casts = inside(cell.construct, policy if own is None else stated(own))
+    return inside_drawing(cell, policy), casts
 
 
 @cache  # what is bound is the compiler's key for it

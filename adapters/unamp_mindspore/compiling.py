@@ -36,6 +36,7 @@ from unamp_mindspore.binding import (
 from unamp_mindspore.capturing import CAPTURE_HOOKS
 from unamp_mindspore.copies import function_copy
 from unamp_mindspore.decorators import inside
+from unamp_mindspore.drawing import inside_drawing
 from unamp_mindspore.graph_calls import BOUND, CASTS_NOTHING
 from unamp_mindspore.moved import api, jit_context, jit_trace
 from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks
@@ -98,7 +99,7 @@ def _policy_for(target: nn.Cell | None, entry: Function) -> Policy | None:
             "does not run decorators; compile what calls it, cast in its body, or call it in "
             "PYNATIVE_MODE without mindspore.jit"
         )
-    return policy
+    return policy if target is None else inside_drawing(target, policy)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from mindspore import ops
 
 from unamp._function_types import Function
 from unamp_mindspore.graph_calls import cast_like, unbound
-from unamp_mindspore.state import DTYPES, FLOAT32
+from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
 
 _BFLOAT16 = DTYPES["bfloat16"]
 
@@ -60,6 +60,22 @@ def gradients_like(gradients, inputs):
     for i in range(len(gradients)):
         made += (cast_like(gradients[i], inputs[i]),)
     return made
+
+
+def vectors_like_results(call: Function) -> Function:
+    """Return the function that makes the vectors of `jacrev` in the dtypes of the results.
+
+    MindSpore makes float32 ones.
+    """
+
+    @unbound
+    def unamp_vectors(inputs, outputs, has_aux):
+        primals, vectors, shapes = call(inputs, outputs, has_aux)
+        if isinstance(outputs, Tensor):
+            return primals, cast_like(vectors, outputs), shapes
+        return primals, gradients_like(vectors, outputs), shapes
+
+    return unamp_vectors
 
 
 #: Attributes of a tensor that are computed, and a function that does.

@@ -34,6 +34,7 @@ from unamp_mindspore.binding import WITHOUT_POLICY
 from unamp_mindspore.calls import entry
 from unamp_mindspore.casting import cast, convert, map_floats, recording
 from unamp_mindspore.decorators import cast_inputs_of
+from unamp_mindspore.drawing import METHODS, draws_in_float32
 from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
 from unamp_mindspore.own_amp import OWN_HOOKS
@@ -150,6 +151,16 @@ def _clip(original: Function, *args: Any, **kwargs: Any) -> Any:
 
 
 @in_regions(thread)
+def _drawing(original: Function, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
+    # Low numbers are float32 first. (In a graph: see `unamp_mindspore.binding`.)
+    if thread.plan is None or not draws_in_float32(self, thread.plan.policy):
+        return original(self, *args, **kwargs)
+    with in_force(thread, Plan.without_policy()):
+        given: Any = map_floats((args, kwargs), FLOAT32)
+        return original(self, *given[0], **given[1])
+
+
+@in_regions(thread)
 def _metric_data(original: Function, self: Metric, data: object) -> object:
     # NumPy counts in the dtype that it is given, and does not compute in bfloat16.
     return original(self, map_floats(data, FLOAT32))
@@ -174,6 +185,7 @@ _HOOKS = (
     *((amp.DynamicLossScaler, name, _without_policy) for name in ("scale", "unscale", "adjust")),
     *((amp.StaticLossScaler, name, _without_policy) for name in ("scale", "unscale")),
     (Metric, "_convert_data", _metric_data),
+    *((kind, name, _drawing) for kind, names in METHODS.items() for name in names),
     (nn.Cell, "_run_grad_construct", _recomputed_cell),
     (nn.Cell, "_call_custom_bprop", _custom_bprop),
 )

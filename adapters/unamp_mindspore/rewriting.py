@@ -10,7 +10,7 @@ import ast
 import copy
 import types
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from unamp_mindspore.graph_operators import OPERATORS
 from unamp_mindspore.state import NAMES, Parameter, Tensor
@@ -87,6 +87,24 @@ def _name(name: str, like: ast.AST) -> ast.Name:
     return _placed(ast.Name(name, ast.Load()), like)
 
 
+class _Once(ast.NodeTransformer):
+    """Replaces calls in an index by variables, which `assigned` gives their values."""
+
+    def __init__(self, statement: ast.stmt) -> None:
+        self._statement = statement
+        self.assigned: list[ast.stmt] = []
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, (ast.Slice, ast.Tuple)):
+            return self.generic_visit(node)
+        if not isinstance(node, ast.expr) or not _has(node, ast.Call):
+            return node
+        name = f"unamp_index_{len(self.assigned)}"
+        variable = _placed(ast.Name(name, ast.Store()), node)
+        self.assigned.append(_placed(ast.Assign([variable], node), self._statement))
+        return _name(name, node)
+
+
 class _Rewriter(ast.NodeTransformer):
     def __init__(
         self, function: types.FunctionType, owner: object, names: Mapping[str, object]
@@ -139,19 +157,12 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.AST]:
         target = node.target
-        if (
-            isinstance(target, ast.Subscript)
-            and _has(target.slice, ast.Call)
-            and not _has(target.slice, ast.Slice)
-        ):
-            # The index is read twice below, and may draw numbers.
-            index = _placed(
-                ast.Assign([_placed(ast.Name("unamp_index", ast.Store()), target)], target.slice),
-                node,
-            )
-            target.slice = _name("unamp_index", target)
-            return [self.visit(index), self._changed(node)]
-        return self._changed(node)
+        if not isinstance(target, ast.Subscript) or not _has(target.slice, ast.Call):
+            return self._changed(node)
+        # The index is read twice below, and may draw numbers.
+        once = _Once(node)
+        target.slice = once.visit(target.slice)
+        return [*map(self.visit, once.assigned), self._changed(node)]
 
     def _changed(self, node: ast.AugAssign) -> ast.AST:
         node.value = self.visit(node.value)

@@ -15,6 +15,9 @@ from unamp_mindspore.state import DTYPES
 #: The attribute in which MindSpore looks for a strategy.
 STRATEGY = "amp_strategy"
 
+#: The primitive that adds up the gradients of one tensor, which have its dtype.
+_OF_GRADIENTS = "AddN"
+
 
 def strategy(policy: Policy | None) -> amp.AmpStrategy:
     """Return MindSpore's own strategy for a policy, as far as it goes."""
@@ -27,7 +30,9 @@ def strategy(policy: Policy | None) -> amp.AmpStrategy:
             is_low = rule is Rule.LOW
             activation = [0] if op.group == "norm" and is_low else []
             found[is_low] += [
-                (name, activation) for name in op.spellings.get("mindspore", ()) if "." not in name
+                (name, activation)
+                for name in op.spellings.get("mindspore", ())
+                if "." not in name and name != _OF_GRADIENTS
             ]
     return amp.create_amp_strategy(
         amp.AmpLevel.AmpAuto, DTYPES[policy.dtype], found[True], found[False]

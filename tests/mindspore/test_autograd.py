@@ -473,3 +473,25 @@ def test_gradients_that_are_clipped_in_a_region_come_to_the_same_bits_as_outside
     for one, other in zip(found, known, strict=True):
         np.testing.assert_array_equal(one.asnumpy(), other.asnumpy(), strict=True)
     assert [each.dtype for each in low] == [getattr(mindspore, policy.dtype), mindspore.float32]
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_the_jacobian_of_low_results(low, level):
+    x, weight = rand(4, 5), rand(5, 3)
+
+    def product(x):
+        return ops.matmul(x, weight)
+
+    def several(x, y):
+        return product(x), y.sum()
+
+    def jacobians():
+        return mindspore.jacrev(product)(x), mindspore.jacrev(several)(x, x)[0]
+
+    outside = jacobians()
+    with policy_region(Policy(level, low)):
+        assert product(x).dtype is not F32
+        inside = jacobians()
+    for mine, theirs in zip(inside, outside, strict=True):
+        assert mine.dtype is F32
+        np.testing.assert_allclose(mine.asnumpy(), theirs.asnumpy(), rtol=0.01, atol=0.01)

@@ -286,6 +286,19 @@ def test_vmap_computes_what_the_function_computes_on_each_part(function, dtype):
         np.testing.assert_allclose(whole, known, rtol=2 ** (-10 if dtype == "float16" else -7))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_of_each_part_are_added_up_in_the_dtype_of_the_input(dtype):
+    x, weight = rand(4, 3), rand(3, 3)
+
+    def loss(x):
+        return (ops.matmul(x, weight) * 2.0).sum() + ops.exp(x).sum()
+
+    with policy_region(Policy("O2", dtype)):
+        parts, whole = mindspore.vmap(mindspore.grad(loss))(x), mindspore.grad(loss)(x)
+    assert parts.dtype == F32
+    np.testing.assert_allclose(parts.asnumpy(), whole.asnumpy(), rtol=1e-6)
+
+
 a_region = unamp.autocast(dtype="bfloat16")
 
 

@@ -7,6 +7,7 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, mint, nn, ops
+from mindspore.ops import constexpr
 
 from unamp import Policy, policy_region
 
@@ -324,6 +325,22 @@ def _an_item_at_a_computed_index_changed(x):
     return y
 
 
+@constexpr(reuse_result=False)
+def _next():
+    _taken.append(len(_taken))
+    return len(_taken)
+
+
+_taken = []
+
+
+def _items_behind_computed_indices_changed(x):
+    y = x.copy()
+    y[_next() :] += ops.matmul(x, x.T)[0, 0]
+    y[0, _next() :] *= 2.0
+    return y
+
+
 def _items_of_a_list_set(x):
     y = [x, x]
     y[0] = ops.matmul(x, x.T)
@@ -433,3 +450,12 @@ def _difference(eager, graph):
         if not np.allclose(numbers(a), numbers(b), rtol=rounding, atol=rounding):
             return f"other numbers: {np.abs(numbers(a) - numbers(b)).max()} apart"
     return None
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_an_index_is_computed_once_in_a_graph(level, low):
+    _taken.clear()
+    with policy_region(Policy(level, low)):
+        graph = mindspore.jit(_items_behind_computed_indices_changed)(_A)
+    assert _taken == [0, 1]
+    assert graph.dtype is F32
