@@ -114,6 +114,24 @@ def test_metrics_of_low_predictions_are_float32(policy: Policy, eagerly: bool) -
     assert float(mean.result()) == 360_000.0
 
 
+@pytest.mark.parametrize("policy", [Policy("O1", "float16"), *POLICIES], ids=str)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_data_are_normalized_by_float32_statistics(policy: Policy, compiled: bool) -> None:
+    layer = keras.layers.Normalization()
+    data = np.linspace(-1000, 1000, 64, dtype="float32").reshape(16, 4)
+    layer.adapt(keras.ops.convert_to_tensor(data))  # a variance that float16 cannot hold
+    model = keras.Sequential([keras.layers.Input((4,)), layer])
+
+    def normalized() -> Any:
+        found = model.predict(data, verbose=0) if compiled else layer(data)
+        return keras.ops.convert_to_numpy(found).astype("float32")
+
+    known = normalized()
+    with policy_region(policy):
+        found = normalized()
+    np.testing.assert_allclose(found, known, rtol=0.01, atol=0.01)
+
+
 def test_a_metric_of_low_predictions_knows_their_mask() -> None:
     layer, metric = (
         keras.layers.Dense(2, kernel_initializer="ones"),
