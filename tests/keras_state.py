@@ -132,6 +132,30 @@ def test_data_are_normalized_by_float32_statistics(policy: Policy, compiled: boo
     np.testing.assert_allclose(found, known, rtol=0.01, atol=0.01)
 
 
+@pytest.mark.parametrize("policy", [Policy("O1", "float16"), *POLICIES], ids=str)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("einsum", [False, True], ids=["Dense", "EinsumDense"])
+def test_products_of_int8_come_to_the_same_bits_as_outside(
+    einsum: bool, compiled: bool, policy: Policy
+) -> None:
+    layers = keras.layers
+    layer = layers.EinsumDense("ab,bc->ac", 4) if einsum else layers.Dense(4)
+    model = keras.Sequential([layers.Input((64,)), layer])
+    layer.kernel.assign(np.full((64, 4), 0.5))
+    layer.quantize("int8")
+    ones = np.ones((2, 64), "float32")  # products of 127 * 127, of which float16 can hold four
+
+    def quantized() -> Any:
+        found = model.predict(ones, verbose=0) if compiled else numbers(layer(ones))
+        return np.asarray(found)
+
+    known = quantized()
+    with policy_region(policy):
+        found = quantized()
+    np.testing.assert_allclose(known, 32.0, rtol=1e-3)
+    np.testing.assert_array_equal(found, known, strict=True)
+
+
 def test_a_metric_of_low_predictions_knows_their_mask() -> None:
     layer, metric = (
         keras.layers.Dense(2, kernel_initializer="ones"),
