@@ -82,12 +82,16 @@ def variance_of_data() -> Any:
     return layer.variance
 
 
+def regularized() -> Any:
+    return keras.regularizers.L2(0.5)(keras.ops.full((400, 400), 1.001))
+
+
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize(
     "compute",
     [
         counted, squared_error, wrapped_error, precision_at_recall, learning_rate,
-        learning_rate_of_an_optimizer, orthogonal, identity, variance_of_data,
+        learning_rate_of_an_optimizer, orthogonal, identity, variance_of_data, regularized,
     ],
 )  # fmt: skip
 def test_what_is_kept_in_a_region_comes_to_the_same_bits_as_outside(
@@ -154,6 +158,15 @@ def test_products_of_int8_come_to_the_same_bits_as_outside(
         found = quantized()
     np.testing.assert_allclose(known, 32.0, rtol=1e-3)
     np.testing.assert_array_equal(found, known, strict=True)
+
+
+@pytest.mark.parametrize("policy", [Policy("O1", "float16"), *POLICIES], ids=str)
+def test_low_activations_are_regularized_in_float32(policy: Policy) -> None:
+    layer = keras.layers.Dense(400, kernel_initializer="ones", activity_regularizer="l2")
+    with policy_region(policy):
+        layer(keras.ops.ones((16, 20)))
+    # The squares add up to 2,560,000, which float16 cannot hold; then comes the factor, 0.01 / 16.
+    np.testing.assert_allclose(float(layer.losses[0]), 1600.0, rtol=1e-2)
 
 
 def test_a_metric_of_low_predictions_knows_their_mask() -> None:

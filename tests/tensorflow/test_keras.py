@@ -165,6 +165,17 @@ def test_categories_are_the_same_in_a_region(level):
     np.testing.assert_array_equal(found, known)
 
 
+@pytest.mark.parametrize("name", ["StringLookup", "TextVectorization"])
+def test_words_are_weighed_as_outside_of_the_region(name):
+    words, weights = [["a b"], ["a c"], ["a d"]] * 300, []
+    for level in ("O0", "O2", "O3"):
+        layer = getattr(tf.keras.layers, name)(output_mode="tf_idf")
+        with policy_region(Policy(level, "bfloat16")):
+            layer.adapt(words)
+        weights.append(layer(words[:1]).numpy())
+    np.testing.assert_array_equal(weights[1:], [weights[0]] * 2)
+
+
 def test_keras_functions(low, matrix):
     x = tf.cast(matrix, low)
     ops = tf.keras.ops
