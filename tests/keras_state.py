@@ -82,12 +82,16 @@ def variance_of_data() -> Any:
     return layer.variance
 
 
+def regularized() -> Any:
+    return keras.regularizers.L2(0.5)(keras.ops.full((400, 400), 1.001))
+
+
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
 @pytest.mark.parametrize(
     "compute",
     [
         counted, squared_error, wrapped_error, precision_at_recall, learning_rate,
-        learning_rate_of_an_optimizer, orthogonal, identity, variance_of_data,
+        learning_rate_of_an_optimizer, orthogonal, identity, variance_of_data, regularized,
     ],
 )  # fmt: skip
 def test_what_is_kept_in_a_region_comes_to_the_same_bits_as_outside(
@@ -112,6 +116,57 @@ def test_metrics_of_low_predictions_are_float32(policy: Policy, eagerly: bool) -
         mean.update_state(keras.ops.full((4, 3), 600.0), model(np.ones((4, 2), "float32")))
     assert found == [360_000.0]  # more than float16 holds
     assert float(mean.result()) == 360_000.0
+
+
+@pytest.mark.parametrize("policy", [Policy("O1", "float16"), *POLICIES], ids=str)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_data_are_normalized_by_float32_statistics(policy: Policy, compiled: bool) -> None:
+    layer = keras.layers.Normalization()
+    data = np.linspace(-1000, 1000, 64, dtype="float32").reshape(16, 4)
+    layer.adapt(keras.ops.convert_to_tensor(data))  # a variance that float16 cannot hold
+    model = keras.Sequential([keras.layers.Input((4,)), layer])
+
+    def normalized() -> Any:
+        found = model.predict(data, verbose=0) if compiled else layer(data)
+        return keras.ops.convert_to_numpy(found).astype("float32")
+
+    known = normalized()
+    with policy_region(policy):
+        found = normalized()
+    np.testing.assert_allclose(found, known, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("policy", [Policy("O1", "float16"), *POLICIES], ids=str)
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("einsum", [False, True], ids=["Dense", "EinsumDense"])
+def test_products_of_int8_come_to_the_same_bits_as_outside(
+    einsum: bool, compiled: bool, policy: Policy
+) -> None:
+    layers = keras.layers
+    layer = layers.EinsumDense("ab,bc->ac", 4) if einsum else layers.Dense(4)
+    model = keras.Sequential([layers.Input((64,)), layer])
+    layer.kernel.assign(np.full((64, 4), 0.5))
+    layer.quantize("int8")
+    ones = np.ones((2, 64), "float32")  # products of 127 * 127, of which float16 can hold four
+
+    def quantized() -> Any:
+        found = model.predict(ones, verbose=0) if compiled else numbers(layer(ones))
+        return np.asarray(found)
+
+    known = quantized()
+    with policy_region(policy):
+        found = quantized()
+    np.testing.assert_allclose(known, 32.0, rtol=1e-3)
+    np.testing.assert_array_equal(found, known, strict=True)
+
+
+@pytest.mark.parametrize("policy", [Policy("O1", "float16"), *POLICIES], ids=str)
+def test_low_activations_are_regularized_in_float32(policy: Policy) -> None:
+    layer = keras.layers.Dense(400, kernel_initializer="ones", activity_regularizer="l2")
+    with policy_region(policy):
+        layer(keras.ops.ones((16, 20)))
+    # The squares add up to 2,560,000, which float16 cannot hold; then comes the factor, 0.01 / 16.
+    np.testing.assert_allclose(float(layer.losses[0]), 1600.0, rtol=1e-2)
 
 
 def test_a_metric_of_low_predictions_knows_their_mask() -> None:

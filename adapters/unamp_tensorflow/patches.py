@@ -242,14 +242,6 @@ _COMPILERS: Hooks = (
     ),
 )
 
-#: The same of Keras, which may be imported later, or never.
-_KERAS_HOOKS: Hooks = (
-    *keras_policies.hooks(thread, training.is_keras_input),
-    *keras_metrics.hooks(
-        partial(suspended, thread), lambda: thread.plan is not None, training.widened
-    ),
-)
-
 
 @cache
 def _patches() -> PatchGroup:
@@ -264,7 +256,14 @@ def _changed_compilers() -> tuple[Patch, ...]:
 
 @cache
 def _keras_patches() -> PatchGroup:
-    return PatchGroup([*_changes(_KERAS_HOOKS), *_suspended(of_keras=True)])
+    # Not before: Keras may be imported later, or never.
+    hooks: Hooks = (
+        *keras_policies.hooks(thread, training.is_keras_input),
+        *keras_metrics.hooks(
+            partial(suspended, thread), lambda: thread.plan is not None, training.widened
+        ),
+    )
+    return PatchGroup([*_changes(hooks), *_suspended(of_keras=True)])
 
 
 compilers = Patches(_changed_compilers)

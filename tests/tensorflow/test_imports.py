@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elsewhere import forked
+from elsewhere import forked, python
 
 EVERYDAY = """
 import sys
@@ -39,3 +39,21 @@ print(xla_bridge.backends_are_initialized())
 def test_a_region_does_not_start_jax_on_a_device():
     """On a GPU that would take most of its memory from TensorFlow."""
     assert forked("tensorflow", STARTED).split() == ["False"]
+
+
+WITHOUT_KERAS = """
+import sys
+import tensorflow as tf
+import unamp
+
+x = tf.ones([2, 2])
+with unamp.autocast(level="O2", dtype="bfloat16"):
+    dtypes = [(x @ x).dtype.name, tf.function(lambda x: x @ x)(x).dtype.name, (x + x).dtype.name]
+print(*dtypes, (x @ x).dtype.name, "keras" in sys.modules)
+"""
+
+
+def test_regions_work_where_keras_is_not_imported():
+    """TensorFlow imports it, but not where Keras 2 is asked for."""
+    said = python("-c", WITHOUT_KERAS, TF_USE_LEGACY_KERAS="1")
+    assert said.split() == ["bfloat16", "bfloat16", "bfloat16", "float32", "False"]

@@ -151,6 +151,31 @@ def test_a_recurrent_convolution_trains_where_each_layers_call_opens_a_region(in
     assert net.layers[1](net.layers[0](x)).dtype == tf.bfloat16
 
 
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_categories_are_the_same_in_a_region(level):
+    # In a graph Keras makes float32 numbers of them; bfloat16 has no 4099.
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [layers.Input((2,), dtype="int32"), layers.CategoryEncoding(5000, "multi_hot")]
+    )
+    categories = np.array([[4097, 4099], [3, 2049]])
+    known = model.predict(categories, verbose=0)
+    with policy_region(Policy(level, "bfloat16")):
+        found = model.predict(categories, verbose=0)
+    np.testing.assert_array_equal(found, known)
+
+
+@pytest.mark.parametrize("name", ["StringLookup", "TextVectorization"])
+def test_words_are_weighed_as_outside_of_the_region(name):
+    words, weights = [["a b"], ["a c"], ["a d"]] * 300, []
+    for level in ("O0", "O2", "O3"):
+        layer = getattr(tf.keras.layers, name)(output_mode="tf_idf")
+        with policy_region(Policy(level, "bfloat16")):
+            layer.adapt(words)
+        weights.append(layer(words[:1]).numpy())
+    np.testing.assert_array_equal(weights[1:], [weights[0]] * 2)
+
+
 def test_keras_functions(low, matrix):
     x = tf.cast(matrix, low)
     ops = tf.keras.ops

@@ -1,4 +1,4 @@
-"""Keras' metrics in a region: they count and add up in float32, on whichever backend.
+"""Keras' metrics and regularizers in a region: they add up in float32, on whichever backend.
 
 Nothing here imports Keras.
 """
@@ -23,7 +23,7 @@ def hooks(
     followed: Callable[[], bool],
     widened: Callable[[Any], Any],
 ) -> Iterator[Hook]:
-    """Yield the hooks of metrics.
+    """Yield the hooks of metrics and regularizers.
 
     Args:
         suspended: makes the context with no policy in force.

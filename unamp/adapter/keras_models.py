@@ -29,7 +29,7 @@ class Facts:
         parts: for layers with an activation of the user's choice, the operations that belong to the
             layer itself.
         suspended: functions that no rule reaches, by module.
-        metrics: methods of metrics, likewise; what is low they take in float32.
+        metrics: methods of metrics and regularizers, likewise; what is low they take in float32.
     """
 
     parts: Mapping[str, frozenset[str]]
