@@ -1,4 +1,4 @@
-"""The types of functions of which only the call is known, and of what they are called with."""
+"""Types of functions whose parameters are not known, and of their arguments."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ Args: TypeAlias = Sequence[Any]
 #: Keyword arguments of such a call.
 Keywords: TypeAlias = dict[str, Any]
 
-#: A function that comes back as what it was: decorated, registered, wrapped.
+#: The type of a function, which a decorator, a registration or a wrapper keeps.
 F = TypeVar("F", bound=Function)
