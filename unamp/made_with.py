@@ -10,7 +10,7 @@ from unamp.presets import check_preset, preset_versions
 from unamp.typing import PresetName
 
 
-class _Policy(Protocol):  # `unamp.policy` writes and reads files too, and is built on this
+class _Policy(Protocol):  # for `unamp.Policy`, whose module imports this one
     @property
     def preset(self) -> PresetName: ...
     @property
