@@ -41,7 +41,7 @@ class LayerRegion(Protocol):
         """``"low"`` where the layer's result goes back to the low dtype around it, else None."""
 
     def policy(self, dtype: str | None = None) -> Policy:
-        """Return the policy in force inside, where a low dtype is in force around."""
+        """Return the policy in force inside, given the dtype of the policy around."""
 
     def here(self) -> AbstractContextManager[object]:
         """Return the context manager to enter, which a framework's compiler can follow."""

@@ -1,4 +1,4 @@
-"""The tools that there are lists for."""
+"""The tools for which there are lists, and `export_lists`."""
 
 from __future__ import annotations
 
