@@ -165,7 +165,7 @@ class LayerRules:
 
     @classmethod
     def from_tables(cls, tables: Iterable[Mapping[str, Any]]) -> LayerRules:
-        """Return the rules that `tables` wrote; missing arguments of a policy have their default."""
+        """Return the rules that `tables` wrote; missing arguments of a policy have defaults."""
         return cls(
             LayerRule(
                 **{

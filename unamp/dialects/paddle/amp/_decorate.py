@@ -71,7 +71,7 @@ def _listed(value: object) -> list[object]:
 def _norms(models: object) -> list[type]:
     """Return the classes of `_NORMS` in the models' framework.
 
-    It returns none for what is no model, which `unamp.decorate` reports.
+    Empty for what is no model, which `unamp.decorate` reports.
     """
     adapter = next((found for model in _listed(models) if (found := owner(model, "network"))), None)
     module, names = _NORMS.get(adapter.framework, ("", ())) if adapter else ("", ())
