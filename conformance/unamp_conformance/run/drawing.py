@@ -1,6 +1,6 @@
 """The draw of some items from a plan: of a brief run, or of a sample.
 
-A sample is for where there is no time for more.
+A sample is for runs without time for more.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["OPERATIONS", "READ", "brief", "drawn", "met", "sample", "told"]
 #: How many operations a brief run draws.
 OPERATIONS = 60
 
-#: How many it draws for a device that is not here: those of a framework tell the same of all its
-#: devices.
+#: How many it draws for a device that is not here: a framework's operations show the same on all
+#: its devices.
 READ = 30
 
 
@@ -27,8 +27,8 @@ def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> 
     Args:
         items: the plan.
         selection: what was asked for.
-        few: of a brief run draw no more networks than meet each of them, every level and every
-            dtype, and `READ` operations.
+        few: in a brief run, draw only as many items as meet every network, level and dtype, and
+            `READ` operations.
     """
     if few and selection.brief:
         networks = [item for item in items if item.kind != "operation"]
@@ -39,15 +39,14 @@ def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> 
 
 
 def brief(items: Sequence[Item], seed: int) -> list[Item]:
-    """Return the items of a brief run: a matrix, some operations, and of all else what is needed.
+    """Return the items of a brief run: a matrix, `OPERATIONS` operations, and as few others.
 
-    The matrix is that of networks under the default preset; the operations are `OPERATIONS`.
-
-    That is one item and more for every kind of check, network, level, dtype and way.
+    The matrix is that of networks under the default preset. The others are as many as it takes to
+    meet every kind of check, network, level, dtype and way at least once.
 
     Args:
         items: the plan.
-        seed: another one draws others.
+        seed: the seed of the draw; another one draws other items.
     """
     matrix = [
         index
@@ -69,12 +68,12 @@ def brief(items: Sequence[Item], seed: int) -> list[Item]:
 def sample(items: Sequence[Item], number: int, seed: int) -> list[Item]:
     """Return some items of a plan, in its order, so that everything is met.
 
-    They are those that every kind of check, network, level, dtype and way needs, and more.
+    Every kind of check, network, level, dtype and way is met at least once.
 
     Args:
         items: the plan.
-        number: how many to draw; where not everything is met with so many, there are more.
-        seed: another one draws others.
+        number: how many to draw; more are drawn where so many do not meet everything.
+        seed: the seed of the draw; another one draws other items.
     """
     chosen = _with_all_met(items, seed)
     others = [index for index in _by_lot(items, seed) if index not in chosen]
@@ -96,7 +95,7 @@ def met(item: Item) -> Iterator[tuple[str, str]]:
 
 
 def told(items: Sequence[Item], plan: Sequence[Item], seed: int) -> str:
-    """Return a line about a draw: how many of how many, and the seed."""
+    """Return a line about a draw: the counts of drawn and of all items, and the seed."""
     of = (
         [f"{_operations(items):,} of {_operations(plan):,} operations"] if _operations(plan) else []
     )
@@ -117,7 +116,7 @@ def _of_default_preset(item: Item) -> bool:
 
 
 def _with_all_met(items: Sequence[Item], seed: int, chosen: Collection[int] = ()) -> set[int]:
-    """Return some items with more of them, until there is one for all that `met` yields."""
+    """Return the chosen items, and more of them until all that `met` yields is met."""
     more = set(chosen)
     missing = {part for item in items for part in met(item)}.difference(
         *(met(items[index]) for index in more)
@@ -138,7 +137,7 @@ def _lot(item: Item, seed: int) -> float:
 
     So all frameworks draw the same items.
     """
-    # not all frameworks probe one in the same dtypes
+    # not all frameworks probe an operation in the same dtypes
     policies = () if item.kind == "operation" else item.policies
     return random.Random(
         " ".join((str(seed), item.kind, item.subject, item.way, *policies))

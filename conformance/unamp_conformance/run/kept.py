@@ -1,7 +1,7 @@
 """Results of finished items, kept on disk while a run is under way.
 
-An interrupted run goes on where it was. A file of them is used again only where everything that
-results depend on is as it was: `fingerprint`.
+An interrupted run goes on from them. A file is used again only where nothing has changed that
+results depend on; see `fingerprint`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Kept:
 
     Args:
         folder: where files are kept.
-        framework, device: whose results.
+        framework, device: the framework and the device of the results.
     """
 
     def __init__(self, folder: Path, framework: str, device: str) -> None:
@@ -94,7 +94,8 @@ class Kept:
 
         Args:
             key: the run's fingerprint.
-            resume: use what is there, if it is of the same run. Otherwise it is thrown away.
+            resume: use the results that are there, if they are of the same run. Otherwise they are
+                thrown away.
 
         Returns:
             The results that are there already, by item.

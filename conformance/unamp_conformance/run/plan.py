@@ -77,13 +77,13 @@ CHECKS: Mapping[str, str] = {
 }
 
 
-#: The presets that have lists to hold a framework against. Under `none` there are only the user's,
-#: which every run probes; `torch-mps` is `torch-cuda` but for a dozen operations, and runs where it
-#: is asked for.
+#: The presets with lists that a framework is checked against. Under `none` there are only the
+#: user's, which every run probes; `torch-mps` is `torch-cuda` but for a dozen operations, and runs
+#: where it is asked for.
 LISTED = tuple(name for name in PRESETS if name not in ("none", "torch-mps"))
 
 
-#: What to say of a selection that no check fits.
+#: The message for a selection that no check fits.
 NOTHING_SELECTED = (
     "no check fits all that was asked for: operations have the checks coverage and probe, "
     "networks all others, and only those that keep statistics have that one"
@@ -108,10 +108,10 @@ class Selection:
         brief: of all that fits, the whole matrix of networks under the default preset, and a draw
             of the rest; see `unamp_conformance.run.drawing`.
         sample: how many items of the plan to draw, see there; 0 for all.
-        seed: of the draw.
+        seed: the seed of the draw.
 
     Raises:
-        ValueError: for a name that nothing has.
+        ValueError: for an unknown name.
     """
 
     levels: tuple[Level, ...] = ()
@@ -159,7 +159,7 @@ class Selection:
     def nothing(self) -> bool:
         """Return whether no framework has a check that fits.
 
-        Which ways and kinds of tensor there are only a framework's adapter knows.
+        Ways and kinds of tensor are known to a framework's adapter alone: they are taken to fit.
         """
         ops = tuple(vocabulary())
         return (
@@ -167,7 +167,7 @@ class Selection:
         )
 
     def wants(self, check: str) -> bool:
-        """Return whether a kind of check is selected. Whoever names ways asks for these alone."""
+        """Return whether a kind of check is selected; named ways select no other kind."""
         return check in self.checks if self.checks else check == "ways" or not self.ways
 
     def as_dict(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class Selection:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Selection:
-        """Return the selection that `as_dict` said."""
+        """Return the selection that `as_dict` made plain values of."""
         values: dict[str, Any] = {
             name: tuple(v) if isinstance(v, list) else v for name, v in data.items()
         }
@@ -204,7 +204,7 @@ class Item:
     way: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the item for the runner, to which a policy is its name."""
+        """Return the item for the runner, which knows policies by their names."""
         return {**vars(self), "policies": list(self.policies), "checks": list(self.checks)}
 
 
@@ -224,14 +224,14 @@ def items(
         selection: what to run.
         spelled: the operations that the framework has.
         ways: the names of the ways in which it runs functions.
-        dear: those of which a run takes seconds.
+        dear: the ways in which a run takes seconds.
         tensor_kinds: the operations of its kinds of tensor, by their names.
         sparing: look at each operation and network under one low dtype only, unless the run is a
             full one.
-        beside: draw fewer, for a device whose numbers and decisions are held against those of
+        beside: draw fewer, for a device whose numbers and decisions are compared with those of
             another: a thorough run leaves ways out unless they are asked for, and probes an
-            operation under the user's lists and the default preset's, in one dtype, another than
-            the next.
+            operation under the user's lists and the default preset's, in one dtype, which
+            alternates.
     """
     sparing, fewer = sparing and not selection.full, beside and not selection.full
     if selection.wants("behaviour") and not (selection.ops or selection.networks):
@@ -292,7 +292,8 @@ def items_to_read(
     Args:
         selection: what to run.
         spelled: the operations that the framework has.
-        sparing: as of `items`, for networks. An operation has each dtype, but one in a brief run.
+        sparing: see `items`; for networks. An operation is read in each dtype, in a brief run in
+            one.
     """
     if selection.wants("decisions") and (selection.networks or not selection.ops):
         for name in selection.networks or NETWORKS:
@@ -328,7 +329,7 @@ def _with_one_dtype(selection: Selection, subject: str) -> Selection:
 def _layers(selection: Selection) -> Iterator[Item]:
     """Yield the cases of rules for layers in every way.
 
-    In a thorough run each is under one dtype, another than the next.
+    In a thorough run a case that is not eager is under one dtype, which alternates.
     """
     dtypes = selection.dtypes or LOW_DTYPES
     for number, (way, case) in enumerate(product(LAYER_WAYS, LAYER_CASES)):
@@ -347,7 +348,7 @@ def _tensors(
 ) -> Iterator[Item]:
     """Yield each operation of each kind of tensor, allowed and denied by the user's own lists.
 
-    No level or preset is such a list.
+    There are none where levels or presets are named, which are no such lists.
     """
     if selection.levels or selection.presets:
         return
@@ -399,8 +400,8 @@ def _ways(
     """Yield the networks and operations of every way, each with the policies it is run under.
 
     A full run has all of them under every level and dtype. A thorough one goes round: under one
-    level and dtype a way meets a network, under the next two operations, others each time, and
-    others than the next way does. A dear way meets one operation.
+    level and dtype a way meets a network, under the next one two operations, each time other ones.
+    The next way begins at another place. A dear way meets one operation.
     """
     networks = [
         name
@@ -446,7 +447,7 @@ def _ways(
 def _met(networks: Sequence[str], ops: Sequence[str], number: int) -> list[str]:
     """Return one network for an even number, two operations for an odd one.
 
-    They are others for each number.
+    Each number has other ones.
     """
     chosen = [(ops, number - 1), (ops, number)] if number % 2 else [(networks, number // 2)]
     return [every[n % len(every)] for every, n in chosen if every]
@@ -465,7 +466,7 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
     Args:
         selection: what to run.
         op: the operation.
-        fewer: of the presets the default alone.
+        fewer: use the default preset alone.
     """
     found: dict[str, Policy] = {}
     chosen = bool(selection.levels or selection.presets)
@@ -491,7 +492,7 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
 def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
     """Yield the default preset's policies at the levels above O1, each in one dtype.
 
-    It is another dtype than the next level's.
+    The dtype alternates between levels.
     """
     dtypes = selection.dtypes or LOW_DTYPES
     levels: tuple[Level, ...] = () if fewer else ("O2", "O3")
@@ -502,8 +503,8 @@ def _deeper(selection: Selection, op: str, *, fewer: bool) -> Iterator[Policy]:
 def _telling(op: str, policies: Iterable[Policy]) -> Iterator[Policy]:
     """Yield the policies, of those at one level, that a thorough run probes an operation under.
 
-    These are the default preset's, the framework's own, the first to give the operation another
-    rule, and one more, another for each operation, so that every list is looked at.
+    These are the default preset's, the framework's own, each that is the first to give the
+    operation some rule, and one that is drawn by the operation's name, so that every list is met.
     """
     drawn = _DRAWN[zlib.crc32(op.encode()) % len(_DRAWN)]
     rules: set[Rule] = set()

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 __all__ = ["WORKER", "Died", "Hangs", "Worker"]
 
-#: What starts a worker.
+#: The command that starts a worker.
 WORKER = (sys.executable, "-m", "unamp_conformance.run.worker")
 
 _LAST_LINES = 8  # of what a dead process wrote to standard error
@@ -37,8 +37,8 @@ class Worker:
     """A worker process.
 
     Args:
-        command: what starts it.
-        orders: what it is to open.
+        command: the command that starts it.
+        orders: the framework and device to open.
         environment: its environment variables.
     """
 
@@ -78,7 +78,7 @@ class Worker:
 
         Raises:
             Died: where it ended in another way.
-            Hangs: where it says nothing for so many seconds.
+            Hangs: where it says nothing for `timeout` seconds.
         """
         try:
             line = self._lines.get(timeout=timeout)

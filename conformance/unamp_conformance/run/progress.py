@@ -63,10 +63,10 @@ class Shown:
         """Show that an item of a run begins.
 
         Args:
-            framework, device: whose.
-            done: how many items of it are done.
-            total: how many there are.
-            item: the name of the one that begins.
+            framework, device: the framework and the device of the run.
+            done: the number of its items that are done.
+            total: the number of its items.
+            item: the name of the item that begins.
         """
         run = (framework, device)
         self._bars.update(self._tasks[run], completed=done, total=total, item=item)

@@ -27,11 +27,11 @@ from unamp_conformance.run.tasks import Task
 
 __all__ = ["Options", "Progress", "run", "run_framework"]
 
-#: Opening a framework may take longer than any check; and where checks may take longer, so may
-#: that.
+#: The least seconds that a framework has to open: it may take longer than any check. A longer
+#: timeout of checks holds for it, too.
 OPENING_TIMEOUT = 300.0
 
-#: What a worker's environment says where the user's says nothing.
+#: The defaults of a worker's environment variables.
 _ENVIRONMENT = {
     # Tensors are tiny: threads of a kernel would wait for each other, and take three times the time
     # (measured with torch).
@@ -60,8 +60,8 @@ class Options:
             nothing.
         resume: use what an interrupted run has left there.
         imports: modules of the user's own, or files, that register operations.
-        command: what starts a worker.
-        progress: told before every item.
+        command: the command that starts a worker.
+        progress: called before every item.
     """
 
     jobs: int = 1
@@ -79,7 +79,7 @@ def run(
     selection: Selection,
     options: Options = Options(),
 ) -> Report:
-    """Run the selection on every framework and device, and hold them against each other.
+    """Run the selection on every framework and device, and compare frameworks with each other.
 
     Args:
         frameworks: their names.
@@ -132,7 +132,7 @@ class _Crew:
         self._environment = {**_ENVIRONMENT, **os.environ}
 
     def work(self) -> None:
-        """Do all tasks. Whatever interrupts it ends all processes."""
+        """Do all tasks; end all processes where this is interrupted."""
         with ThreadPoolExecutor(self._options.jobs) as pool:
             members = [pool.submit(self._serve) for _ in range(self._options.jobs)]
             try:
@@ -165,7 +165,7 @@ class _Crew:
     def _next(self) -> Task | None:
         """Return the task to help with.
 
-        It is one that nobody works on, or the one with most to do for each of its workers.
+        A task without a worker comes first, then the one with most to do for each of its workers.
         """
         with self._changed:
             while not self._stopped:
@@ -197,7 +197,7 @@ class _Crew:
         )
 
     def _one_process(self, task: Task) -> bool:
-        """Open a worker and follow it to its end. True where another must go on after it."""
+        """Open a worker and follow it to its end; return whether another must go on after it."""
         with self._changed:
             if self._stopped or not task.goes_on():
                 return False
@@ -226,7 +226,7 @@ class _Crew:
     def _heard(
         self, task: Task, worker: Worker, item: int | None, fact: Mapping[str, Any]
     ) -> int | None:
-        """Take in what a worker says, and tell it what to do next.
+        """Take in a worker's report, and tell it what to do next.
 
         Return the item that it is doing then.
         """
@@ -258,7 +258,7 @@ class _Crew:
                 task.ended = f"not opened: {message}"
                 return False
             if item is None and task.workers > 1:
-                # one more is not needed, and maybe there is no memory for it
+                # a further worker did not open: it is not needed, and memory may be short
                 task.alone = True
                 return False
             task.lose(item, status, message)

@@ -1,4 +1,4 @@
-"""One framework and device of a run: what is to do, what is being done, and what is found."""
+"""One framework and device of a run: its items, which workers do them, and the results."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ class Task:
         }
 
     def left(self) -> int:
-        """Return the number of items nobody has begun."""
+        """Return the number of items that nobody has begun."""
         return len(self._todo)
 
     def done(self) -> int:
-        """Return the number of items are finished."""
+        """Return the number of items that are finished."""
         return len(self.items) - len(self._todo) - len(self._doing)
 
     def goes_on(self) -> bool:
@@ -107,9 +107,9 @@ class Task:
         None where there is none, which ends the task once all are finished.
 
         Args:
-            last: the one that the process did before: it goes on with the same network or
-                operation, what it has compiled is there. Otherwise it begins with one of which no
-                other process does anything.
+            last: the item that the process did before: it goes on with the same network or
+                operation, which it has compiled already. Otherwise it begins with one that no
+                other process works on.
         """
         if self._todo and not self.ended:
             own = self.items[last].subject if last is not None else ""
@@ -133,8 +133,8 @@ class Task:
         """Take in one report of a worker.
 
         Args:
-            item: the one that it is doing.
-            fact: what it says.
+            item: the item that it is doing.
+            fact: the report.
         """
         event = fact["event"]
         if event == "opened":
@@ -162,13 +162,13 @@ class Task:
             self._finish(item)
 
     def be_absent(self, version: str, why: str) -> None:
-        """End the task, for its device is not here.
+        """End the task, since its device is not here.
 
-        A worker that opened the framework for another device may have told so.
+        A worker that opened the framework for another device may have reported that.
 
         Args:
-            version: the framework's.
-            why: why nothing is read either, of a device that is not here.
+            version: the framework's version.
+            why: for a device whose decisions are read, why they are not read here.
         """
         self.version, self.ended = version, "not run"
         if is_absent(self.device):
@@ -177,7 +177,7 @@ class Task:
     def lose(self, item: int | None, status: str, message: str) -> None:
         """Record that the process of an item died or hangs.
 
-        So did the checks that it had begun; the rest is left to do.
+        The checks that it had begun get that status; the rest is left to do.
         """
         self.restarts += 1
         if item is None:
@@ -199,7 +199,7 @@ class Task:
             self._end_where_done()
 
     def abandon(self, why: str) -> None:
-        """End the task, and keep a result of what was not reached."""
+        """End the task, and add a result for each item that was not reached."""
         self.ended = why
         for item in self._todo:
             missing = Result(
@@ -214,7 +214,7 @@ class Task:
         self._todo.clear()
 
     def outcome(self) -> FrameworkRun:
-        """Return the outcome of it, with the known gaps marked."""
+        """Return the outcome of the task, with the known gaps marked."""
         found = [result for item in sorted(self._found) for result in self._found[item]]
         useless: tuple[str, ...] = ()
         finished = self.ended == "finished"

@@ -1,10 +1,9 @@
 """The process of one framework: does items as it is told, and reports in lines of JSON.
 
 It is started by `unamp_conformance.run.processes` as ``python -m unamp_conformance.run.worker``.
-The first line on standard input says what to open, every further one which item to do. What the
-worker says goes to a pipe of its own: frameworks write what they like to the standard streams.
-Before every check it says which one it begins, so that the check is known in which a framework
-dies.
+The first line on standard input says what to open, every further one which item to do. Reports go
+to a pipe of their own, since frameworks write to the standard streams. Before every check the
+worker reports which one it begins: if the framework dies, the check is known.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from unamp_conformance.subjects import SECOND, Subject, WithExamples
 __all__ = ["main", "perform", "planned", "probe_of"]
 
 Say = Callable[..., None]
-# by check what is wrong, empty where nothing is, and the observations
+# by check, a message that is empty where nothing is wrong, and the observations
 Outcomes = Mapping[str, Outcome]
 
 
@@ -68,7 +67,7 @@ def main() -> None:
         for module in orders["imports"]:
             module_named(module)
         selection = Selection.from_dict(orders["selection"])
-        # which may have to say something to the framework before it computes
+        # made here: they may have to set the framework up before it computes
         _ = subject.operations
         facts = {"facts": machine.facts(subject.adapter), "variables": machine.variables()}
         there = {
@@ -141,7 +140,7 @@ def _done(step: _Step) -> list[Result]:
 def _steps(subject: Subject, item: Item, without: Collection[str], full: bool) -> Iterator[_Step]:
     """Return the steps of an item, but for policies that are done already.
 
-    Some are done where a process died in the middle of the item.
+    A process that died in the middle of the item has left such policies.
     """
     if item.kind == "operation":
         return _operation(subject, item, without, full)
@@ -256,7 +255,7 @@ def _probe(subject: Subject, op: str) -> tuple[Probe | None, str]:
     return None if case is None else AbsentProbe(case, subject.operations, absent), why
 
 
-@lru_cache(maxsize=4)  # who asks about an operation again, soon does
+@lru_cache(maxsize=4)  # a probe that is asked for again is asked for soon
 def probe_of(operations: Operations, device: str, op: str) -> tuple[Probe | None, str]:
     """Return an operation's probe, or why there is none."""
     case, why = _bound_case(operations, op)
@@ -325,7 +324,7 @@ def _guarded(
 ) -> Iterator[Result]:
     """Yield a result for each of an item's checks.
 
-    Where doing them raises, each of them comes to what that means.
+    Where the item raises an error, each check gets the status that the error stands for.
     """
     status = ""
     outcomes: Outcomes
@@ -333,7 +332,7 @@ def _guarded(
         outcomes = do()
     except Lacking as error:
         known = vocabulary().get(str(error))
-        # which the adapter does not bind
+        # the framework has the operation, and the adapter binds no function for it
         has_one = known is not None and subject.framework in known.spellings
         lacking = (
             f"the adapter binds no function for {error}"
