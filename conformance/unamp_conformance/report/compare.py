@@ -51,10 +51,10 @@ class Errors:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One framework's run held against another.
+    """One framework's run compared with another.
 
     Attributes:
-        first, second: what ran: framework, version, device.
+        first, second: the runs: framework, version, device.
         both: how many checks both ran.
         alone: how many only the first ran, and how many only the second.
         changed: checks that came to another status.
@@ -84,17 +84,17 @@ class Comparison:
 
 
 def compare(first: Report, second: Report) -> list[Comparison]:
-    """Hold two reports side by side, framework by framework.
+    """Compare two reports, framework by framework.
 
     A framework is compared with itself on the same device, or on the only other one that it ran on.
-    Where each report holds one run only, these two are compared, whatever their frameworks. What
-    ran in one report only is not compared.
+    Where each report holds one run only, these two are compared, whatever their frameworks. A
+    framework that is in one report only is not compared.
     """
     return [_compared(a, b) for a, b in _paired(_frameworks(first), _frameworks(second))]
 
 
 def of_devices(report: Report) -> list[Comparison]:
-    """Hold the devices of each framework in one report side by side."""
+    """Compare the devices of each framework in one report."""
     found = combinations((run for run in _frameworks(report) if not is_absent(run.device)), 2)
     return [
         _compared(first, second) for first, second in found if first.framework == second.framework

@@ -21,7 +21,7 @@ _DECISION = re.compile(
     r"(?P<op>[^:]+): (?P<rule>[^,]+), (?P<inputs>.*?) -> (?P<compute>\S+) -> (?P<output>\S+)"
 )
 
-#: What is shown in a place of its own, or is of use to programs only.
+#: The details that are shown in a place of their own, or are of use to programs only.
 _PLACED = frozenset({"wrong", "trace", "traceback", "error", "bound", "sample", "output bound"})
 
 
@@ -69,9 +69,9 @@ def evidence(results: Iterable[Result], of: Iterable[Result]) -> Iterator[Eviden
     """Yield the evidence of each of some results.
 
     Args:
-        results: those to show.
-        of: all results of their run. What a network's run decided is recorded by one of its checks;
-            where that one is not shown itself, it explains the others.
+        results: the results to show.
+        of: all results of their run. One check of a network records the decisions of its run; where
+            that check is not shown itself, its trace explains the others.
     """
     shown = list(results)
     told = {r.key for r in shown}

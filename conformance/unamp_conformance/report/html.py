@@ -78,7 +78,7 @@ def _hash(text: str) -> str:
 
 
 def _style(status: str) -> str:
-    """Return a status as a class."""
+    """Return a status as a CSS class."""
     return status.replace(" ", "-")
 
 

@@ -43,7 +43,7 @@ class Page:
         self.pairs = [Pair(section) for section in self.sections if section.compares]
         of_one = [section for section in self.sections if not section.compares]
         self.frameworks = [section for section in of_one if not is_absent(section.run.device)]
-        #: What was read of devices that are not here, and of which frameworks nothing was.
+        #: The runs that read devices that are not here; `unread` has the frameworks without one.
         self.read = [
             section
             for section in of_one
@@ -57,7 +57,7 @@ class Page:
 
     @property
     def unexpected(self) -> int:
-        """Return the number of things went wrong, of checks and of whole runs."""
+        """Return the number of failures, of checks and of whole runs."""
         return sum(
             len(section.wrong) + len(section.run.problems) + section.broken
             for section in self.sections
@@ -187,12 +187,12 @@ class Section:
 
     @property
     def broken(self) -> bool:
-        """Return whether the run as a whole came to no good end."""
+        """Return whether the run as a whole ended in an error."""
         return self.run.ended not in ("finished", "not run")
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Return the number of results there are of each status, the worst first."""
+        """Return the number of results of each status, the worst first."""
         return _ordered(self.totals)
 
     @cached_property
@@ -204,7 +204,7 @@ class Section:
         return dict(found)
 
     def failed(self, subject: str) -> Mapping[str, int]:
-        """Return the ways in which a subject's checks went wrong."""
+        """Return the number of a subject's failed checks, by status."""
         return _ordered(summary.totals(shown.result for _, shown in self.evidence[subject]))
 
     @cached_property
@@ -229,7 +229,7 @@ class Section:
 
     @property
     def lost(self) -> int:
-        """Return in how many checks a policy was lost in silence, which nobody expects."""
+        """Return the number of checks in which a policy was lost in silence."""
         return self.totals.get("lost", 0)
 
     @cached_property
@@ -321,7 +321,7 @@ class Section:
 
 
 class Pair:
-    """Two frameworks compared: how often they agree, and how far apart they come where they do."""
+    """Two frameworks compared: how often they agree, and how far apart their numbers are then."""
 
     def __init__(self, section: Section) -> None:
         self.section = section
@@ -345,7 +345,7 @@ class _Gap(NamedTuple):
 
     @property
     def checks(self) -> int:
-        """Return the number of checks it stands for."""
+        """Return the number of checks that it stands for."""
         return len(self.policies)
 
 

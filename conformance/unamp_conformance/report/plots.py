@@ -17,11 +17,11 @@ from unamp_conformance.results import UNEXPECTED, FrameworkRun, Result
 
 __all__ = ["Mark", "Panel", "Row", "Tick", "panels"]
 
-#: In units of the drawing, which are pixels on a phone.
+#: Lengths in units of the drawing, which are pixels on a phone.
 WIDTH, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 84, 18, 10, 34
 _LANE, _ROW_GAP = 10, 12
 
-#: What the label of a mark beyond the bound needs behind it.
+#: The room to the right of a mark beyond the bound, for its label.
 _LABEL = 66
 
 #: More networks than this make no picture: those nearest to their bounds stay.
@@ -197,10 +197,10 @@ class _Axis:
     """Multiples of the bound, by their logarithm."""
 
     def __init__(self, errors: Iterable[float]) -> None:
-        # What is not finite has its place at the end.
+        # An error that is not finite has its place at the end.
         largest = max(error if error < math.inf else 4.0 for error in errors)
-        # Room behind the bound even where nothing is there: that the marks stay off it is what the
-        # plot shows.
+        # Room beyond the bound even where no mark is there: the plot is to show that marks stay
+        # below the bound.
         power = math.log10(largest) if largest > 0.0 else 0.0
         self._highest = min(max(power, 0.3), _HIGHEST)
         self._width = WIDTH - _LEFT - _RIGHT - (_LABEL if largest > 1.0 else 0)

@@ -49,7 +49,7 @@ class Matrix:
 
 
 def totals(results: Iterable[Result]) -> Counter[str]:
-    """Return the number of results there are of each status."""
+    """Return the number of results of each status."""
     return Counter(result.status for result in results)
 
 
@@ -63,7 +63,7 @@ def matrix(run: FrameworkRun) -> Matrix:
 
     Presets are counted together.
     """
-    # But for what is of operations, and of ways.
+    # Results of operations and of ways are left out.
     of_networks = (
         r for r in run.results if r.check not in ("probe", "item", "ways") and r.policy != "-"
     )
@@ -93,7 +93,7 @@ def _table(rows: Iterable[tuple[str, Result]]) -> Matrix:
     cells: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for row, result in rows:
         cells[row][_column(result.policy)].append(result.status)
-    # As found they begin with what regions promise at O1.
+    # Sorted, since results begin with those of behaviours, at O1.
     columns = sorted({column: None for found in cells.values() for column in found}, key=_level)
     return Matrix(
         tuple(columns),

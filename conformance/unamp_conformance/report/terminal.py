@@ -1,7 +1,7 @@
 """Print a run, or a comparison of two, on the terminal.
 
-Of a run it ends with what is asked first: a line for each framework, what went wrong, and whether
-all of it conforms. The matrices are in the report; who wants them here says so.
+The output of a run ends with what a reader asks first: a line for each framework, the failures, and
+the verdict. The matrices are in the report, and are printed on request.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def _draws(report: Report) -> Iterator[str]:
 def _is_missed(run: FrameworkRun, report: Report) -> bool:
     """Return whether a device that is not there is worth a word.
 
-    A second one is not: few frameworks have it, and it is no hardware. Nor is one of which programs
-    would have been read.
+    A second one is not: few frameworks have it, and it is no hardware. Nor is a device whose
+    programs would have been read.
     """
     if is_absent(run.device):
         return False
