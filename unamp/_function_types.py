@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-#: Somebody's function, called with whatever it takes.
+#: A function whose parameters are not known.
 Function: TypeAlias = Callable[..., Any]
 
 #: Positional arguments of such a call.

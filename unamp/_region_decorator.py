@@ -22,7 +22,7 @@ from unamp._open_regions import close_down_to, open_regions
 
 Context = AbstractContextManager[object]
 
-#: The types of what a generator yields and of what it is sent.
+#: The types of the values that a generator yields, and that it is sent.
 Y = TypeVar("Y")
 S = TypeVar("S")
 

@@ -106,7 +106,7 @@ def _text(package: str) -> tuple[str, str] | None:
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = os.path.join(folder, *_PLACE.split("/"))
         try:
-            # a loader reads what is in an archive, too
+            # a loader reads files inside an archive, too
             read = spec.loader.get_data  # type: ignore[union-attr]
             return path, read(path).decode("utf-8")
         except UnicodeDecodeError as error:

@@ -31,8 +31,8 @@ def parsed(source: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        BadJSON: for what is no JSON, for numbers that are not finite or too long, for an object
-            that names a field twice, and for what is nested too deeply.
+        BadJSON: for a text that is no JSON or nested too deeply, for numbers that are not finite or
+            too long, and for an object that names a field twice.
     """
     hooks = {
         "parse_constant": _no_number,

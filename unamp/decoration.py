@@ -82,7 +82,7 @@ def decorate(
         optimizers.
 
     Raises:
-        TypeError: for what is no network, optimizer or layer of one imported framework.
+        TypeError: for a value that is no network, optimizer or layer of one imported framework.
         ValueError: for an unknown level or dtype, for `master_grad` without master weights, for
             parameters that are low already, and for an optimizer that has begun or is decorated
             already. Nothing is changed then.

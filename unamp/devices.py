@@ -30,7 +30,7 @@ def place(device_type: object, framework: str | None) -> Place:
     """Return the devices that a word or an object means, on one framework or all imported ones.
 
     Raises:
-        ValueError, TypeError: for what is no device of those frameworks.
+        ValueError, TypeError: for a value that is no device of those frameworks.
     """
     adapters = [a for a in registry.adapters_in_use() if framework in (None, a.framework)]
     if device_type is None or device_type == "cpu":

@@ -159,7 +159,7 @@ def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
 
 
 def dtype_name(value: object) -> str | None:
-    """Return the name of a dtype given as a string or an object; None for what is no dtype."""
+    """Return the name of a dtype given as a string or an object; None for anything else."""
     # Every framework's dtype object either prints its name last ("torch.float16",
     # "paddle.bfloat16", "Float16") or carries it as `.name`, and so do NumPy's and ml_dtypes';
     # scalar types carry it as `__name__`.

@@ -55,7 +55,7 @@ def read(argument: str, entries: object, *, casts: bool = False) -> Entries:
     Raises:
         ValueError: for a name that no operation has, for a word that means none, and for a cast or
             a move.
-        TypeError: for what is no entry of a list.
+        TypeError: for a value that is no entry of a list.
     """
     # Some single entries can be iterated over (torch.ops.aten.add lists its overloads), so a
     # callable is always one entry.

@@ -48,7 +48,7 @@ def changes_since(lists: Mapping[str, str], policies: Iterable[_Policy]) -> list
         policies: those in the file.
 
     Raises:
-        ValueError: for what is no preset with versions.
+        ValueError: for a value that is no preset with versions.
     """
     found, given = [], list(policies)
     for name, version in lists.items():

@@ -265,7 +265,7 @@ class Policy:
         Warn where its preset's lists have changed since.
 
         Raises:
-            ValueError: for what is no such text, and where it has rules for layers, too:
+            ValueError: for any other text, and where the file has rules for layers, too:
                 `unamp.Precision` reads both.
         """
         import warnings
@@ -301,7 +301,7 @@ class Policy:
         """Return the policy that `to_data` wrote as plain values.
 
         Raises:
-            TypeError: for what is no such mapping.
+            TypeError: for any other value.
             ValueError: for a key that is unknown or missing, and for a value that no policy takes.
         """
         if not isinstance(data, Mapping):
@@ -332,7 +332,7 @@ class Policy:
         Raises:
             ValueError: for an unknown operation, and for the preset ``native``, whose lists depend
                 on framework and device (see `delegated`).
-            TypeError: for what is no operation, or several.
+            TypeError: for a value that is no operation, or several.
         """
         rules = self.rules
         return rules[op] if isinstance(op, str) and op in rules else rules[operation_name("op", op)]

@@ -107,7 +107,7 @@ class Precision:
                 that it states.
 
         Raises:
-            ValueError: for what is no such text: the message says where and why.
+            ValueError: for any other text; the message says where and why.
         """
         found, changes = cls._loaded(text, pinned)
         amp_warnings.lists_changed("this file", changes)

@@ -152,7 +152,7 @@ def check_preset(name: object) -> None:
     """Raise an error where a name is no preset's.
 
     Raises:
-        TypeError: for what is no string.
+        TypeError: for a value that is no string.
         ValueError: for an unknown name or version; the message lists the valid ones.
     """
     if not isinstance(name, str):

@@ -99,7 +99,7 @@ def register_operation(
         The registration: it decorates further functions, and `Registration.undo` takes it back.
 
     Raises:
-        TypeError: for a name that is no string, and for what is no function.
+        TypeError: for a name that is no string, and for a value that is no function.
         ValueError: for a name or a function that is an operation already, an unknown rule or part,
             and a function that no loaded module has. Nothing is registered then.
     """
@@ -127,7 +127,7 @@ def register_operation(
             if _operator(function) is None
             for place in _places(function)
         ]
-        for other in named_before:  # a list named it, and nobody had a rule for it
+        for other in named_before:  # added when a list named it: the registration replaces it
             known.remove(other)
         spellings: dict[str, tuple[str, ...]] = {}
         for framework, operator in operators:
@@ -160,7 +160,7 @@ class Registration:
         """Return a function that calls the given one under the operation's rule.
 
         Raises:
-            TypeError: for what is no function.
+            TypeError: for a value that is no function.
             ValueError: for a function that is an operation already, and after `undo`.
         """
         _check_function(function)
@@ -190,7 +190,7 @@ class Registration:
             The registration itself.
 
         Raises:
-            TypeError: for what is no function.
+            TypeError: for a value that is no function.
             ValueError: for a framework that no adapter is installed for, and after `undo`.
         """
         if framework not in installed():

@@ -36,8 +36,8 @@ def float32_results(function: F) -> F:
         function: any function or method, a coroutine function too.
 
     Raises:
-        TypeError: for what is no function, and for a generator function, which returns nothing
-            before it has ended.
+        TypeError: for a value that is no function, and for a generator function, which returns
+            nothing before it has ended.
     """
     if not callable(function) or isinstance(function, type):
         raise TypeError(

@@ -35,8 +35,8 @@ def assert_computed(
 
     Raises:
         AssertionError: with a line for each operation that did not run or ran in another dtype.
-        TypeError, ValueError: for what is no trace, for an unknown operation or dtype, and where
-            nothing is promised.
+        TypeError, ValueError: for a value that is no trace, for an unknown operation or dtype, and
+            where nothing is promised.
     """
     __tracebackhide__ = True  # of pytest: the line that failed is the caller's
     records = getattr(trace, "records", None)

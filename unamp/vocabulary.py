@@ -242,7 +242,7 @@ class Vocabulary(Mapping[str, Operation]):
     def _unknown(self, name: str) -> str:
         known = set(self._operations).union(*self._spelled.values())
         if len(name) > 2 * max(map(len, known)):
-            # nobody meant one of them, and to look for the nearest would take long
+            # no known name was meant, and a search for the nearest would take long
             return f"unknown operation {shortened(name)}; `unamp ops` lists all of them"
         hint = nearest(name, known) or nearest(
             name.rsplit(".", 1)[-1], known, "`unamp ops` lists all of them"

@@ -78,7 +78,7 @@ class Subject:
     """A framework on a device.
 
     Args:
-        framework: its name, which is that of its package too.
+        framework: the framework's name, which is its package's, too.
         device: ``"cpu"``, ``"gpu"``, `SECOND`, or the name of an `AbsentDevice`.
 
     Raises:

@@ -36,7 +36,7 @@ KEPT_DTYPES = (
 #: Returns the numbers of a tensor with their axes in another order.
 Lay = Callable[["np.ndarray"], "np.ndarray"]
 
-#: Gives the numbers of a tensor in its dtype, and raises `LeftOut` for what is no tensor.
+#: Gives the numbers of a tensor in its dtype, and raises `LeftOut` for a value that is no tensor.
 ToArray = Callable[[object], "np.ndarray"]
 
 
@@ -91,7 +91,7 @@ class Calls:
         functions: the signatures of functions whose arguments differ.
         layers: the signatures of layers that are one operation; the layer is the first argument.
         array: gives the numbers of a tensor as a NumPy array of their dtype, and raises `LeftOut`
-            for what is no tensor.
+            for a value that is no tensor.
     """
 
     def __init__(self, functions: Signatures, layers: Signatures, array: ToArray) -> None:
@@ -196,7 +196,7 @@ class Keeper:
             canonical: returns the arguments in the canonical signature, or raises `LeftOut` with
                 the reason why it cannot.
             array: gives the numbers of a tensor as a NumPy array of their dtype, and raises
-                `LeftOut` for what is no tensor.
+                `LeftOut` for a value that is no tensor.
         """
         kept = Kept(self, array)
         try:

@@ -157,7 +157,7 @@ def layer_policies(
         A handle: a context manager, with ``layers`` (the layers found) and ``remove()``.
 
     Raises:
-        TypeError: for what is no network, and no rule.
+        TypeError: for a value that is no network, or no rule.
         ValueError: for a pattern that no layer matches; the message has the nearest names. Nothing
             is changed then. The layers of a function have names only while it runs: its calls raise
             the error, at their end.
@@ -214,7 +214,7 @@ def layer_names(network: object) -> LayerNames:
     """Return the names of the layers of a network that are called when it runs.
 
     Raises:
-        TypeError: for what is no network.
+        TypeError: for a value that is no network.
         NotExpressible: where the framework's layers cannot have rules.
     """
     layered = _layered(_owner(network))
@@ -227,7 +227,7 @@ def layer_names(network: object) -> LayerNames:
             first[name] = named.setdefault(id(layer), name)
             layers.setdefault(first[name], layer)
     del first[""]
-    # An adapter's replacement of a network gives the network's class.
+    # The `__class__` of an adapter's replacement of a network is the network's class.
     return LayerNames(
         tuple({type(network).__name__: None, inner.__class__.__name__: None}), first, layers
     )

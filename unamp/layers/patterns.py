@@ -25,8 +25,8 @@ def as_pattern(pattern: object) -> str:
     """Return a pattern as text; a class stands for the layers of that class.
 
     Raises:
-        TypeError: for what is no pattern.
-        ValueError: for a text that is none.
+        TypeError: for a value that is no pattern.
+        ValueError: for a text that is no pattern.
     """
     if isinstance(pattern, type):
         return f"{_CLASS}{pattern.__module__}.{pattern.__qualname__}"

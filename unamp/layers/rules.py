@@ -47,7 +47,7 @@ class LayerRules:
         result: `LayerRule.result` of each rule, where `rules` is a mapping.
 
     Raises:
-        TypeError: for what is no rule.
+        TypeError: for a value that is no rule.
         ValueError: for a bad pattern, word for a policy or `result`, and for a pattern that comes
             twice.
     """
@@ -131,7 +131,7 @@ class LayerRules:
         """Return the rules that `to_json` wrote.
 
         Raises:
-            ValueError: where the text is none, or of a version that this unamp does not know.
+            ValueError: for any other text, and for a version that this unamp does not know.
         """
         from unamp import _strict_json as strict
 
@@ -196,7 +196,7 @@ class LayerRules:
         Warn where the lists of their presets have changed since.
 
         Raises:
-            ValueError: for what is no such text, and where it has a policy, too: `unamp.Precision`
+            ValueError: for any other text, and where the file has a policy, too: `unamp.Precision`
                 reads both.
         """
         from unamp import _precision_toml

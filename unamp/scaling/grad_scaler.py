@@ -177,7 +177,7 @@ class GradScaler:
 
         Raises:
             RuntimeError: for a second call before `update`, or where no loss has been scaled.
-            TypeError: for what is no optimizer of the scaler's framework.
+            TypeError: for a value that is no optimizer of the scaler's framework.
             ValueError: where gradients are float16: the parameters are low already, and unscaled
                 gradients could vanish in that dtype.
         """
@@ -225,7 +225,7 @@ class GradScaler:
             **kwargs: for the optimizer's own ``minimize``.
 
         Returns:
-            What the optimizer's ``minimize`` returns; ``(None, None)`` where the step was skipped.
+            The result of the optimizer's ``minimize``; ``(None, None)`` for a skipped step.
 
         Raises:
             TypeError: for an optimizer without ``minimize``; else as `step`.
@@ -319,7 +319,7 @@ class GradScaler:
 
         Raises:
             RuntimeError: for the empty state of a disabled scaler.
-            TypeError, ValueError: for what is not a scaler's state, by its keys or by its values.
+            TypeError, ValueError: where the keys or the values are not those of a scaler's state.
         """
         if not self._enabled:
             return

@@ -92,7 +92,7 @@ class LossScale(NamedTuple):
         """Return the same with float32 scales, float factors and integer counts.
 
         Raises:
-            TypeError: for what is no number.
+            TypeError: for a value that is no number.
             ValueError: for a number that the rules cannot work with.
         """
         fields: dict[str, Any] = {

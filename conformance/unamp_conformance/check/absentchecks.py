@@ -38,7 +38,7 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
         policy: the policy.
 
     Returns:
-        What is wrong with the decisions, empty where nothing is, and the observations.
+        A message about the decisions, empty where nothing is wrong, and the observations.
     """
     device = subject.absent_devices[subject.device]
     traced, written = (

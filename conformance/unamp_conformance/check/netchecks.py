@@ -30,8 +30,8 @@ def check_network(subject: Subject, reference: Reference, policy: Policy) -> dic
         policy: the policy.
 
     Returns:
-        For each of `NETWORK_CHECKS` (``statistics`` only where there are any) what is wrong, empty
-        where nothing is, and the observations.
+        For each of `NETWORK_CHECKS` (``statistics`` only where there are any) a message, empty
+        where nothing is wrong, and the observations.
     """
     observed = run(
         reference.network,

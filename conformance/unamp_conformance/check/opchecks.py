@@ -71,7 +71,7 @@ def check_operation(
             tell the rule from others.
 
     Returns:
-        What is wrong (empty where nothing is) and the observations.
+        A message, empty where nothing is wrong, and the observations.
 
     Raises:
         Unsaid: where the policy says nothing about the operation.

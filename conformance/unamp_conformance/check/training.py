@@ -192,7 +192,7 @@ def check_training(
         steps: how many steps are taken.
 
     Returns:
-        What is wrong (empty where nothing is) and the observations.
+        A message, empty where nothing is wrong, and the observations.
     """
     # one step more, for the one that is skipped
     last, overflow, middle = steps + 1, steps // 3, steps // 2

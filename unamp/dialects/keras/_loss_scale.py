@@ -43,7 +43,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         **kwargs: the arguments that Keras accepts for old models, with their defaults alone.
 
     Raises:
-        TypeError: for what is no optimizer.
+        TypeError: for a value that is no optimizer.
         ValueError: for other arguments, and bad numbers.
 
     Semantics: https://keras.io/api/optimizers/loss_scale_optimizer/

@@ -105,7 +105,7 @@ def custom_mixed_precision(
     must be given.
 
     Raises:
-        TypeError: where ``network`` is no network, or a list is none.
+        TypeError: where ``network`` is no network, or ``white_list`` or ``black_list`` no list.
         ValueError: for another dtype, an unknown entry, and with no list or two.
     """
     _check_network(network, "The network type should be Cell")

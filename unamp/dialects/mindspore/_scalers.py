@@ -21,7 +21,7 @@ def all_finite(inputs: Any) -> Any:
         A boolean tensor of the tensors' framework.
 
     Raises:
-        TypeError: for what is no tensor.
+        TypeError: for a value that is no tensor.
     """
     given = inputs if isinstance(inputs, (tuple, list)) else [inputs]
     tensors = [each for each in given if each is not None]
@@ -180,7 +180,7 @@ class DynamicLossScaler(Scaling):
         """Load a saved state, in any of the forms of `unamp.GradScaler.state_dict`.
 
         Raises:
-            TypeError, ValueError: for what is not a scaler's state.
+            TypeError, ValueError: for a value that is no scaler's state.
         """
         self._loss_scale = self._loss_scale.restored(state_dict)
 

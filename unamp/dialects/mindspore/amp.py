@@ -1,6 +1,6 @@
 """`mindspore.amp` for every framework.
 
-What is different from MindSpore's own:
+Differences from MindSpore's own:
 
 - JAX's modules are values: there a network that is given is not changed, and the returned one alone
   is converted.

@@ -1,6 +1,6 @@
 """`paddle.amp` for every framework.
 
-What is different from Paddle's own:
+Differences from Paddle's own:
 
 - It takes effect on the CPU too.
 - Bad arguments of a region, and unknown operations among them, raise where it is made, not where it

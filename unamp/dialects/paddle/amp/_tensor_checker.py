@@ -48,7 +48,7 @@ class TensorCheckerConfig:
         stack_height_limit: has no effect: the error that aborts is raised at the operation's call.
 
     Raises:
-        ValueError: for what is no list or tuple, and for unknown operations and modes.
+        ValueError: for a value that is no list or tuple, and for unknown operations and modes.
         AssertionError: for a `debug_step` other than two growing numbers.
     """
 

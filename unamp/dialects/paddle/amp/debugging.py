@@ -71,7 +71,7 @@ def compare_accuracy(
 
     Args:
         dump_path: the `output_dir` of one run, in float32, say.
-        another_dump_path: that of the other.
+        another_dump_path: the `output_dir` of the other run.
         output_filename: the file to write, as text; Paddle's writes a workbook.
         loss_scale: has no effect: the traces hold no gradients.
         dump_all_tensors: must be False, as in Paddle.

@@ -1,6 +1,6 @@
 """`torch.amp` for every framework.
 
-What is different from torch's own:
+Differences from torch's own:
 
 - Devices are ``"cpu"`` and ``"cuda"`` for every framework's tensors, and for torch's tensors every
   device for which torch has an autocast. A dtype may be a string or any framework's object.
@@ -48,10 +48,10 @@ _OTHER_DEVICES = frozenset(
 def is_autocast_available(device_type: str) -> bool:
     """Return whether `autocast` takes a device.
 
-    It takes ``"cpu"``, ``"cuda"`` and, where torch is imported, those of torch's `autocast`.
+    It takes ``"cpu"``, ``"cuda"`` and, where torch is imported, the devices of torch's `autocast`.
 
     Raises:
-        TypeError: for what is no string.
+        TypeError: for a value that is no string.
         RuntimeError: for a string that is no device of torch's.
     """
     if not isinstance(device_type, str):
