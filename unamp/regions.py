@@ -216,8 +216,8 @@ def autocast(
             ``"gpu"`` or ``"cuda"`` is each framework's accelerator. Otherwise ``"cpu"``, or the
             word or object of an imported framework for a device (``"cuda:0"``, ``"mps"``,
             ``torch.device("meta")``); a kind that one framework alone has limits the region to that
-            framework, too. Where there is no such device, a warning says so, and the region changes
-            nothing.
+            framework, too. Where there is no such device, a warning says so, and mixed precision is
+            off on it.
         dtype: the dtype in which the allow list computes; see `Policy`. ``"float32"`` makes an
             island: nothing is cast down inside, low inputs are widened. None is float16 on a GPU
             and bfloat16 on the CPU, as in torch; without ``device_type`` it is float16 where there
@@ -304,8 +304,8 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
     """Return the policy of this thread's innermost open region; None outside regions.
 
     Args:
-        framework: ask about one imported framework: regions for others do not count. Outside
-            regions its own AMP counts, as a policy with the preset ``native``.
+        framework: ask about one imported framework: regions for others do not count. Where no
+            region covers it, its own AMP counts, as a policy with the preset ``native``.
         device: ask about one device, ``"cpu"`` or ``"gpu"``.
 
     Raises:

@@ -1,9 +1,9 @@
 """Carrying out the rule for one call, whatever the framework.
 
 `target` is for every adapter. `Operator` and `Performer` are for those that replace a framework's
-functions and cast in Python, call by call. A device may have no kernels for a low dtype. There, the
-dtype is *emulated*: inputs are rounded to low, the framework computes in float32, and the result is
-rounded to low.
+functions and cast in Python, call by call. A device may have no kernels for a low dtype. There, low
+operations are *emulated*: inputs are rounded to low, the framework computes in float32, and the
+result is rounded to low.
 """
 
 from __future__ import annotations

@@ -305,8 +305,8 @@ class GradScaler:
         Args:
             form: the scaler whose keys the state has: ``"unamp"``, ``"torch"``, ``"paddle"``,
                 ``"mindspore"`` or ``"keras"``. ``"unamp"`` has torch's keys and a few more, and
-                `torch.amp.GradScaler` loads it, too. It refuses the state for a missing key where
-                it has no such rules: where the scale is not dynamic, or for a `backoff_interval`.
+                `torch.amp.GradScaler` loads it, too. For rules that torch's scaler does not have (a
+                scale that is not dynamic, a `backoff_interval`) it misses a key, and does not load.
 
         Raises:
             ValueError: for an unknown form, and where that framework's scaler has no such rules.
@@ -357,7 +357,7 @@ class GradScaler:
         adapter = self._adapter_of_optimizer(optimizer)
         if self._adapter is None:
             if not adapter.holds_gradients:
-                # raises an error for missing gradients, which goes before the one below
+                # its error, for such an optimizer or for missing gradients, goes before that below
                 adapter.gradients(optimizer, given)
             raise RuntimeError(
                 "no loss has been scaled; call scale(loss) and its backward pass first. A compiled "

@@ -56,7 +56,7 @@ FORMS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-#: unamp's own form for rules that torch's scaler does not have: that misses a key, and raises.
+#: unamp's own form for rules that torch's scaler does not have: there it misses a key, and raises.
 _NOT_FOR_TORCH = {key: field for key, field in _TORCH.items() if key != "_growth_tracker"} | _BESIDE
 _NOT_FOR_TORCH |= {"growth_tracker": "growth_tracker"}
 

@@ -39,7 +39,7 @@ def drawn(items: Sequence[Item], selection: Selection, *, few: bool = False) -> 
 
 
 def brief(items: Sequence[Item], seed: int) -> list[Item]:
-    """Return the items of a brief run: a matrix, `OPERATIONS` operations, and as few others.
+    """Return the items of a brief run: a matrix, `OPERATIONS` operations, and a few others.
 
     The matrix is that of networks under the default preset. The others are as many as it takes to
     meet every kind of check, network, level, dtype and way at least once.

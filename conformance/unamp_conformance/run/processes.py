@@ -38,7 +38,7 @@ class Worker:
 
     Args:
         command: the command that starts it.
-        orders: the framework and device to open.
+        orders: the orders for opening a framework.
         environment: its environment variables.
     """
 
