@@ -205,7 +205,7 @@ def _print_honest(runs: Sequence[Run], seeds: Sequence[Bounds]) -> bool:
 
 
 def _print_noticed(kind: str, runs: Sequence[Run], seeds: Sequence[Bounds]) -> bool:
-    """Print how many spoilt runs are noticed, for the seed with which these are fewest."""
+    """Print the number of spoilt runs that are noticed, for the seed with the fewest."""
     told = [each for each in runs if not each.raised]
     farthest = [[max(ratios(found, bounds).values()) for found in told] for bounds in seeds]
     noticed = min(sum(ratio > 1.0 for ratio in each) for each in farthest)
