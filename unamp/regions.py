@@ -99,7 +99,7 @@ class Region:
     def __enter__(self) -> Region:
         adapters = registry.adapters_in_use_now()
         prepared_for, realisations = self._prepared
-        if prepared_for is not adapters or not adapters:
+        if prepared_for is not adapters or not adapters:  # all empty tuples are one object
             realisations = self._prepare(adapters)
         if len(realisations) == 1:
             # The usual case: no other realisation has to be left where this one raises, and the
@@ -171,7 +171,7 @@ class Region:
         self.policy.check_known()
         chosen = [a for a in adapters if self.framework in (None, a.framework)]
         realisations = tuple(a.prepare(self.policy, self.device) for a in chosen)
-        self._prepared = adapters, realisations
+        self._prepared = adapters, realisations  # at once: another thread may read it meanwhile
         for adapter in chosen:
             amp_warnings.slow_dtype(adapter, self.policy, self.device)
             amp_warnings.may_be_faster(adapter, self.policy)
