@@ -99,7 +99,7 @@ __all__ = [
 ]
 
 
-#: What is loaded when it is first used: who only opens regions does without.
+#: Names that are imported when they are first used: a program that only opens regions needs none.
 _LATE = {
     name: f"unamp.{module}"
     for module, names in {
@@ -119,7 +119,7 @@ _LATE = {
 }
 
 
-if not TYPE_CHECKING:  # a name that is wrong is found before it runs
+if not TYPE_CHECKING:  # type checkers must not see this: they would accept any name
 
     def __getattr__(name: str) -> Any:
         if name in _LATE:

@@ -1,4 +1,4 @@
-"""Answers to whoever calls an argument by another framework's name for it."""
+"""Errors that name our argument where a call uses another framework's name for it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def also_called(what: str, **ours: str) -> Callable[[F], F]:
     """Return a decorator whose error for another framework's keyword names our argument.
 
     Args:
-        what: what the function makes, for the message.
-        ours: our name of an argument for each of the others.
+        what: the class or function that is called, for the message.
+        ours: our name of the argument, by each name that other frameworks have for it.
     """
 
     def mark(function: F) -> F:

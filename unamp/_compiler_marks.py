@@ -8,14 +8,14 @@ from collections.abc import Callable
 from unamp._function_types import F
 from unamp._on_import import when_imported
 
-#: Called when a compiler asks about a mark, as it may before anything else of ours ran. The
-#: registry of adapters puts in what loads them: its adapter tells a compiler the rest.
+#: Functions that load the adapters, called when a compiler asks about a mark: it may ask before
+#: anything else of unamp has run. The registry adds its own; an adapter tells a compiler the rest.
 WHEN_ASKED: list[Callable[[], object]] = []
 
 #: The attribute of a function that says why no graph can be compiled from its source.
 NOT_COMPILED = "__unamp_not_compiled__"
 
-#: The attribute of Paddle's options for its compilers.
+#: The attribute in which Paddle keeps a function's options for its compilers.
 _OPTIONS = "___jit_transform_options___"
 
 #: The framework whose compiler reads the source behind a decorator.
@@ -25,9 +25,9 @@ _READS_SOURCE = "mindspore"
 def once_per_trace(function: F) -> F:
     """Mark a function whose result a tracing compiler keeps in the graph as a constant.
 
-    The compiler calls it while it traces. The mark is an attribute, so that nothing has to be
-    imported: it is what `torch.compiler.assume_constant_result` sets. It is here and not in an
-    adapter because the adapter is loaded by what such a function does.
+    The compiler calls the function while it traces. The mark is the attribute that
+    `torch.compiler.assume_constant_result` sets, so that nothing has to be imported. An adapter
+    cannot set it: a call of the marked function is what loads the adapter.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
@@ -48,7 +48,7 @@ _AS_IT_IS = _RunAsItIs()
 
 
 class _AskTheAdapter(_RunAsItIs):
-    """The options of a function that is converted: the adapter, which asking loads, knows how."""
+    """The options of a function that an adapter converts: a question about them loads it."""
 
     def need_transform(self, mode: object) -> bool:
         super().need_transform(mode)
@@ -59,16 +59,16 @@ _ASK_THE_ADAPTER = _AskTheAdapter()
 
 
 def converted_by_adapter(function: object) -> None:
-    """Mark a function that compilers read as another one: an adapter is loaded to convert it."""
+    """Mark a function that an adapter converts: a compiler that asks about it loads the adapter."""
     if not hasattr(function, _OPTIONS):
         setattr(function, _OPTIONS, _ASK_THE_ADAPTER)
 
 
 def load_before_source_is_read() -> None:
-    """Load the adapter of a framework whose compiler reads source, or have its import do that.
+    """Load the adapter of a framework whose compiler reads source, now or when it is imported.
 
-    Such a compiler asks for no mark before an adapter has it do so, and would read
-    `with unamp.autocast():` as it stands.
+    Before the adapter is loaded, this compiler asks about no mark, and would compile
+    `with unamp.autocast():` as any other code.
     """
     if _READS_SOURCE in sys.modules:
         _load()
@@ -82,11 +82,11 @@ def _load() -> None:
 
 
 def not_converted(function: F) -> F:
-    """Mark a function that a compiler which converts Python code calls as it is.
+    """Mark a function that compilers call without converting its Python code.
 
-    The marks are attributes, so that nothing has to be imported: they are what
-    `paddle.jit.marker.unified` sets, and what TensorFlow's AutoGraph knows functions by that it
-    leaves alone.
+    The marks are attributes, so that nothing has to be imported: one that
+    `paddle.jit.marker.unified` sets, and one by which TensorFlow's AutoGraph knows a function
+    that it leaves alone.
     """
     function.autograph_info__ = {}  # type: ignore[attr-defined]
     setattr(function, _OPTIONS, _AS_IT_IS)

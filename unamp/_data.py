@@ -7,7 +7,7 @@ from typing import Any
 
 def load_table(name: str) -> dict[str, Any]:
     """Return a TOML file of `unamp/data`, parsed."""
-    # Imported here because `import unamp` must stay cheap: the first policy needs neither earlier.
+    # Imported here because `import unamp` must stay cheap: nothing needs them before a policy.
     import tomllib
     from importlib import resources
 

@@ -1,7 +1,7 @@
 """Deprecated names: since when, until when, and what to use instead.
 
-They go on working, and a `DeprecationWarning` comes for the line that uses them. docs/public-api.md
-says how long; a test fails where the version is reached in which one is to be gone.
+They go on working, and warn with a `DeprecationWarning` for the line that uses them.
+docs/public-api.md says for how long; a test fails once the version has come that is to remove one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 
 class Deprecation(NamedTuple):
-    """The story of what is deprecated.
+    """The history of a deprecated name or argument.
 
-    A test reads it from the source, so each part is written out where it is made.
+    A test reads it from the source, so each part must be a literal there.
 
     Attributes:
         since: the version that warns first, e.g. ``"1.1.0"``.
@@ -37,7 +37,7 @@ class Deprecation(NamedTuple):
 
 
 def deprecated_names(module: str, names: Mapping[str, Deprecation]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module that has other names for some objects now.
+    """Return a `__getattr__` for a module in which some objects were renamed.
 
     Args:
         module: its `__name__`.

@@ -1,7 +1,7 @@
 """The entry points by which adapters and commands of other packages are found.
 
-In a checkout that is not installed (``PYTHONPATH=.:adapters:conformance``) nothing has told the
-interpreter of our own ones: they are read from where they are declared, in ``pyproject.toml``.
+A checkout that is not installed (``PYTHONPATH=.:adapters:conformance``) has no metadata: our own
+entry points are then read from ``pyproject.toml``, which declares them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _DISTRIBUTION = "unamp"
 def entry_points(group: str) -> tuple[metadata.EntryPoint, ...]:
     """Return the entry points of a group.
 
-    They are those of installed distributions, and of this checkout where it is not installed. They
-    are read once in a process: every installed distribution's file of them is opened for it.
+    They come from installed distributions, and from this checkout where it is not installed. They
+    are read once in a process, because a file of every installed distribution is opened for it.
 
     Args:
         group: e.g. ``"unamp.adapters"``.
@@ -44,7 +44,7 @@ def _declared(group: str) -> list[metadata.EntryPoint]:
 
     project = tomllib.loads(file.read_text("utf-8")).get("project", {})
     if project.get("name") != _DISTRIBUTION:
-        # an installed package's neighbour may have left a file of that name
+        # beside an installed unamp, another package may have left a file of that name
         return []
     return [
         metadata.EntryPoint(name, value, group)

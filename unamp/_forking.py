@@ -1,4 +1,4 @@
-"""Forked processes: locks and patches are seen to in one order, and regions reopened last."""
+"""Handlers for forks: those of locks and patches run in one order, and regions open again last."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The types of functions of which only the call is known, and of what they are called with."""
+"""Types of functions whose parameters are not known, and of their arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-#: Somebody's function, called with whatever it takes.
+#: A function whose parameters are not known.
 Function: TypeAlias = Callable[..., Any]
 
 #: Positional arguments of such a call.
@@ -14,5 +14,5 @@ Args: TypeAlias = Sequence[Any]
 #: Keyword arguments of such a call.
 Keywords: TypeAlias = dict[str, Any]
 
-#: A function that comes back as what it was: decorated, registered, wrapped.
+#: The type of a function, which a decorator, a registration or a wrapper keeps.
 F = TypeVar("F", bound=Function)

@@ -1,4 +1,4 @@
-"""Items by what they have in common."""
+"""Groups of items that have the same key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Key]) -> dict[Key, list[T]]:
-    """Return items by their keys, in the order in which each key first came up."""
+    """Return the items of each key; the keys are in the order of their first items."""
     found: dict[Key, list[T]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)

@@ -1,8 +1,8 @@
 """Loading an adapter as soon as its framework is imported.
 
-This is for a framework that runs nothing of ours before it must know us: MindSpore's compiler reads
-the source behind a decorator, and neither runs it nor asks about it. So where something is
-decorated before MindSpore is imported, its import is waited for. Nothing is imported here.
+MindSpore's compiler reads the source behind a decorator; it neither runs the decorator nor asks
+about it. So the adapter must be there before the compiler is, even where a function is decorated
+before MindSpore is imported: a finder waits for that import. Nothing is imported here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 
 def when_imported(name: str, then: Callable[[], object]) -> None:
-    """Have something called right after a module's first import.
+    """Have a function called right after a module's first import.
 
-    Nothing happens where the module is imported, or waited for, already.
+    Nothing happens where the module is imported already, or has a finder that waits for it.
     """
     if name not in sys.modules and not any(
         isinstance(each, _Waiting) and each.name == name for each in sys.meta_path
@@ -29,8 +29,8 @@ def when_imported(name: str, then: Callable[[], object]) -> None:
 class _Waiting:
     """A finder that waits for one module.
 
-    It finds the module, as the other finders do, until it is imported: many ask for a module
-    before, to see if it is there.
+    It stays until the module is imported: a program may ask for the spec alone, to see whether the
+    module is installed.
     """
 
     def __init__(self, name: str, then: Callable[[], object]) -> None:
@@ -41,7 +41,7 @@ class _Waiting:
         if name != self.name:
             return None
         finders: list[Any] = list(sys.meta_path)
-        # another may wait for the same module
+        # only those behind this one: two that wait for one module would ask each other without end
         behind = finders[finders.index(self) + 1 :] if self in finders else finders
         asked = (
             each.find_spec(name, path, target) for each in behind if hasattr(each, "find_spec")
@@ -58,7 +58,7 @@ class _Waiting:
 
 
 class Loader:
-    """Loads a module as another loader does, which the module has for its own afterwards.
+    """A loader that loads a module as another one does, and leaves the module with that one.
 
     Args:
         loader: the other loader.
@@ -76,9 +76,9 @@ class Loader:
         return self._loader.create_module(spec)  # type: ignore[no-any-return]
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module, and then what waits for it."""
+        """Run the module, then call the function that waits for it."""
         spec: Any = module.__spec__
         spec.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        spec._initializing = False  # all of it has run: who asks whether it may be used may use it
+        spec._initializing = False  # all of it has run, and Python says so only after this method
         self._then()

@@ -1,4 +1,4 @@
-"""The regions that are open, for each thread: what opens, closes and interrupts them asks here."""
+"""The open regions of each thread, for the code that opens, closes and interrupts them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 class _ThreadState(threading.local):
     """The open regions of one thread, outermost first.
 
-    Each comes with its realisations, and with what these want back on exit.
+    Each entry is a region, its realisations, and the tokens that these take on exit.
     """
 
     def __init__(self) -> None:
@@ -27,8 +27,8 @@ def open_regions() -> int:
 def close_down_to(depth: int) -> tuple[Any, ...]:
     """Close this thread's innermost regions until `depth` are open; return those closed.
 
-    The outermost comes first. For adapters whose compilers stop half-way, and for what is
-    interrupted and opens them again.
+    The outermost comes first. For adapters whose compilers stop half-way, and for interrupted code
+    that opens the regions again: a generator at its next step, a forked process.
     """
     closed: list[Any] = []
     while len(state.open) > depth:
@@ -39,9 +39,9 @@ def close_down_to(depth: int) -> tuple[Any, ...]:
 
 
 def leave(realisations: tuple[Any, ...], tokens: list[object]) -> None:
-    """Put back what realisations of a policy replaced, the last first.
+    """Exit the realisations of a policy, the last first.
 
-    Where one of them raises, the others are still put back.
+    Where one raises an error, the others exit all the same.
     """
     while tokens:
         realisation = realisations[len(tokens) - 1]

@@ -1,4 +1,4 @@
-"""Pages that need no other file: the templates of `unamp/templates`."""
+"""HTML pages of one file each, from the templates in `unamp/templates`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def environment(whose: str) -> Environment:
-    """Return the environment of the templates, in which everything that they are given is escaped.
+    """Return the environment of the templates; it escapes every value that they show.
 
-    Its filter `name` shows layers.
+    Its filter `name` shows the name of a layer.
 
     Args:
-        whose: whose page it is, for the message.
+        whose: the owner of the page, in the possessive, for the message.
 
     Raises:
         ModuleNotFoundError: where jinja2 is not installed.

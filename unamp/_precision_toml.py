@@ -1,7 +1,7 @@
 """The text of a `precision.toml`: a policy, rules for layers, and why.
 
-docs/precision.md is the format. Here it is plain values, read strictly: whatever is not known is
-refused, and nothing is executed or looked up.
+docs/precision.md describes the format. This module reads it into plain values, strictly: whatever
+is not known is refused, and nothing is executed or looked up.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Contents(NamedTuple):
     """The contents of a file.
 
     Attributes:
-        policy: the arguments of a policy that it states; None where it has none.
+        policy: the arguments of the policy; None where the file has none.
         layers: for each rule its pattern, policy (arguments, or a word), result and reason.
         reason: why the policy is as it is.
         reasons: why an operation is on a list, by the entry.
-        lists: the versions of the presets' lists that it was made with, by the presets.
+        lists: for each preset, the version of its lists with which the file was made.
     """
 
     policy: dict[str, Any] | None = None
@@ -43,7 +43,7 @@ def load(text: str) -> Contents:
     """Return the content of a file.
 
     Raises:
-        ValueError: for what is no such file; the message says where and what.
+        ValueError: where the text is no such file; the message says where and why.
     """
     return strict.toml(text, _contents, "precision file")
 

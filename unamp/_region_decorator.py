@@ -1,11 +1,11 @@
 """Running functions of every kind inside a context manager, one step at a time.
 
 A generator or coroutine hands control back at every `yield` and `await`. The context must not stay
-open then: the code that runs in between belongs to somebody else. So each step is entered and left
-by itself, and regions that the body has open where it waits are closed meanwhile.
+open then: the code that runs in between belongs to somebody else. So the context is entered and
+left for each step, and regions that the body has open while it waits are closed meanwhile.
 
-A compiler that reads the source behind a decorator never runs it. For its adapter the decorator
-leaves a mark.
+A compiler that reads the source behind a decorator never runs the decorator, which leaves a mark
+for that compiler's adapter.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from unamp._open_regions import close_down_to, open_regions
 
 Context = AbstractContextManager[object]
 
-#: What a generator gives, and what it is sent.
+#: The types of the values that a generator yields, and that it is sent.
 Y = TypeVar("Y")
 S = TypeVar("S")
 
-#: The attribute of a decorated function that holds what decorates it.
+#: The attribute of a decorated function that holds its decorator.
 MARK = "__unamp_region__"
 
 
@@ -36,13 +36,13 @@ def decorate(
     mark: object,
     check: Callable[[object, object], None],
 ) -> F:
-    """Return `function` with its body inside what `context` returns, for every step anew.
+    """Return `function` with each step of its body inside a context manager.
 
     Args:
-        context: called for each step.
+        context: returns the context manager; called for each step.
         function: the function; a `staticmethod` or `classmethod` stays one.
-        mark: kept in the result's attribute `MARK`; its method ``regions`` returns what `context`
-            opens, the innermost last.
+        mark: the value of the result's attribute `MARK`; its method ``regions`` returns the regions
+            that `context` opens, the innermost last.
         check: called with `mark` and the arguments of every call, before anything is entered.
     """
     import inspect  # slow to import, and a region used as a context manager does not need it
@@ -121,7 +121,7 @@ def runs_later(function: object) -> str:
 
 
 class _OwnRegions:
-    """The regions that the body of a generator or coroutine has open, but not while it waits."""
+    """The regions that a generator's or coroutine's body opens; they are closed while it waits."""
 
     def __init__(self) -> None:
         self._interrupted: tuple[Context, ...] = ()
@@ -143,7 +143,7 @@ class _OwnRegions:
 def in_steps(
     context: Callable[[], Context], inner: Generator[Y, S, object]
 ) -> Generator[Y, S, object]:
-    """Return a generator that runs another's steps inside what `context` returns, each anew."""
+    """Return a generator that runs each step of another one inside a new `context()`."""
     return _stepped(context, inner, _OwnRegions())
 
 

@@ -18,7 +18,7 @@ _KEYS = {"framework", "version", "source", "spellings"}
 
 
 class SpellingFile(NamedTuple):
-    """The spellings of each operation in such a file, and the source that it states."""
+    """The spellings of each operation in one file, and the source that the file states."""
 
     framework: str
     version: str
@@ -37,8 +37,7 @@ def read_spellings(
         operations: the names of the operations that can be spelled.
 
     Raises:
-        AdapterError: for a file that is not as it has to be; the message names the file, the line,
-            and what is wrong.
+        AdapterError: for a bad file; the message names the file, the line, and what is wrong.
     """
     found = _text(package)
     if found is None:
@@ -100,14 +99,14 @@ def _text(package: str) -> tuple[str, str] | None:
     from importlib.util import find_spec
 
     try:
-        # a package inside another one would import that
+        # the spec of a package inside another one would import the outer one
         spec = find_spec(package.partition(".")[0])
     except (ImportError, ValueError):
         return None
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = os.path.join(folder, *_PLACE.split("/"))
         try:
-            # a loader reads what is in an archive, too
+            # a loader reads files inside an archive, too
             read = spec.loader.get_data  # type: ignore[union-attr]
             return path, read(path).decode("utf-8")
         except UnicodeDecodeError as error:
@@ -118,7 +117,7 @@ def _text(package: str) -> tuple[str, str] | None:
 
 
 def _line(text: str, *after: str) -> int | None:
-    """Return the number of the line by which some words have come up, one after the other."""
+    """Return the number of the first line by which some words have come up, in their order."""
     if not after:
         return None
     wanted = list(after)

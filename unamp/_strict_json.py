@@ -1,6 +1,6 @@
 """JSON and TOML from elsewhere, read strictly: one kind of error, whatever is wrong with it.
 
-Readers are functions of where a value stands and of the value; each returns it, or raises
+A reader takes a value, and first the words for where it stands. It returns the value, or raises
 `BadJSON`, which says where.
 """
 
@@ -18,21 +18,21 @@ from unamp.dtypes import LOW_DTYPES
 T = TypeVar("T")
 Reader = Callable[[str, object], T]
 
-#: Of a whole number at most: whatever is longer counts nothing that a file of ours has.
+#: The most digits of a whole number: no count in a file of ours has more.
 DIGITS = 18
-_SHOWN = 40  # characters of what somebody wrote, in a message
+_SHOWN = 40  # the most characters of a value that a message quotes
 
 
 class BadJSON(ValueError):
-    """A text is no JSON, or has what does not belong there; the message says where and what."""
+    """A text is not JSON, or has a value that does not belong there; the message says where."""
 
 
 def parsed(source: str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-        BadJSON: for what is no JSON, for numbers that are not finite or too long, for an object
-            that names a field twice, and for what is nested too deeply.
+        BadJSON: for a text that is no JSON or nested too deeply, for numbers that are not finite or
+            too long, and for an object that names a field twice.
     """
     hooks = {
         "parse_constant": _no_number,
@@ -53,12 +53,12 @@ def toml(source: str, contents: Callable[[dict[str, Any]], T], what: str) -> T:
 
     Args:
         source: the text.
-        contents: reads its tables.
-        what: what it is, in a message: ``"precision file"``.
+        contents: reads the tables of the file.
+        what: the kind of file, in a message: ``"precision file"``.
 
     Raises:
-        TypeError: for what is no text.
-        ValueError: for what is no TOML, has more than a million characters, or is damaged.
+        TypeError: where the source is no text.
+        ValueError: where it is no TOML, has more than a million characters, or is damaged.
     """
     import tomllib  # slow to import
 
@@ -77,7 +77,7 @@ def toml(source: str, contents: Callable[[dict[str, Any]], T], what: str) -> T:
 
 
 _LONGEST = 1 << 20
-#: A hundred words with dots between: a key, if it is no sentence in a string.
+#: A hundred words with dots between: a key, or a text in a string that looks like one.
 _DEEP_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){100}""")
 
 
@@ -90,18 +90,18 @@ def document(
     versions: Sequence[int],
     writer: str,
 ) -> T:
-    """Return the contents of a JSON text that says which format it has, and in which version.
+    """Return the contents of a JSON text that states its format and version.
 
     Args:
         source: the text.
-        contents: reads its fields, which include those two; it is given the version besides.
-        what: what it is, in a message: ``"trace"``.
+        contents: reads the fields, format and version included; it also takes the version.
+        what: the kind of text, in a message: ``"trace"``.
         form: the format.
         versions: the versions that are read, in order.
         writer: the function that writes it, in a message.
 
     Raises:
-        ValueError: where the text is none, is damaged, or of another version.
+        ValueError: where the text has another format or version, or is damaged.
     """
     try:
         data = parsed(source)
@@ -146,7 +146,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def expect(where: str, value: object, kinds: type[T] | tuple[type[T], ...], called: str) -> T:
-    """Return a value that is of a kind; a boolean is no number."""
+    """Return a value, or raise `BadJSON` where it is not of a kind; a boolean is no number."""
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
         raise BadJSON(f"{where}: must be {called}, not {type(value).__name__}")
     return value
@@ -221,5 +221,5 @@ def mapping(read: Reader[T]) -> Reader[dict[str, T]]:
 
 
 def optional(read: Reader[T]) -> Reader[T | None]:
-    """Return the reader of what may be null."""
+    """Return the reader of a value that may be null."""
     return lambda where, value: None if value is None else read(where, value)

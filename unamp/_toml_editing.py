@@ -1,4 +1,4 @@
-"""Changing a `precision.toml` in place, so that what a person wrote beside the values stays."""
+"""Changes to the text of a `precision.toml` that keep its comments and layout."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tomlkit.items import AoT, Array, Table
 
 from unamp._precision_toml import Contents, layer_table, policy_table
 
-#: What a file may leave out, and `Policy.stated` does not.
+#: The defaults of arguments that a file may leave out, and that `Policy.stated` always returns.
 _USUAL = {"level": "O1", "dtype": "float16"}
 
 
 def edited(text: str, contents: Contents) -> str:
-    """Return the text with other contents; comments, order and layout of equal parts are kept."""
+    """Return the text with other contents; unchanged parts keep comments, order and layout."""
     document = tomlkit.parse(text)
     _set_lists(document, contents.lists)
     if "policy" not in document:
@@ -27,7 +27,7 @@ def edited(text: str, contents: Contents) -> str:
     # A list in one line is written anew: it has no place for tables.
     there = {str(table["pattern"]): table for table in rules} if isinstance(rules, AoT) else {}
     if not isinstance(rules, AoT) or list(there) != list(wanted)[: len(there)]:
-        # removed, or in another order: each keeps its comments, in its new place
+        # rules were removed or have another order: a new list takes over the old tables
         rules = tomlkit.aot()
         document.pop("layers", None)
     for pattern, values in wanted.items():
@@ -70,7 +70,7 @@ def _made(values: Mapping[str, object]) -> Table:
 def _update(table: Table, values: Mapping[str, object]) -> None:
     for name in [name for name in table if name not in values]:
         del table[name]
-    # What stands behind the last value (a comment about the next table, say) stays behind it.
+    # A comment behind the last value may be about the next table: it stays behind new values, too.
     body, behind = table.value.body, []
     while body and body[-1][0] is None:
         behind.append(body.pop()[1])
@@ -93,7 +93,7 @@ def _set(table: Table, values: Mapping[str, object]) -> None:
 
 
 def _list(there: Array, wanted: list[object]) -> Array:
-    """Return a list with other entries, in which those that stay have their comments."""
+    """Return a list with the wanted entries; an entry that stays keeps its comment."""
     for number in reversed(range(len(there))):
         if there[number].unwrap() not in wanted:
             del there[number]

@@ -1,13 +1,13 @@
-"""Warnings about what works, and is probably not meant.
+"""Warnings about calls that work, and probably do something else than was meant.
 
 Each is given once in a process, for the line of the user's own code that led to it, in the category
 `unamp.AmpWarning`:
 
     warnings.filterwarnings("ignore", category=unamp.AmpWarning)
 
-Hints, about what is right and could be faster, are `unamp.AmpHint` and are silenced likewise.
+Hints are about calls that are right and could be faster; their category is `unamp.AmpHint`.
 
-Nothing here runs where a region is opened again: a region asks once, when it is first opened with a
+Nothing here runs when a region is opened again: a region asks once, when it is first opened with a
 set of frameworks.
 """
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from unamp.adapter import Adapter
     from unamp.policy import Policy
 
-#: So many times slower than float32 is worth a warning.
+#: A dtype that is this many times slower than float32 is worth a warning.
 SLOW = 3.0
 
-#: Frameworks that compute, maybe without an adapter: named where a region covers nothing.
+#: Frameworks, with an adapter or not, that the warning of a region without effect may name.
 _FRAMEWORKS = (
     "torch",
     "paddle",
@@ -56,8 +56,8 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
     if not policy.active or policy.dtype == FLOAT32 or device == "gpu":
         return
     factor = adapter.slowdown("cpu", policy.dtype)
-    # A framework is asked for its devices last: that may start it on them, though only another
-    # framework imported it.
+    # A framework is asked for its devices last: the question may start it on them, though only
+    # another framework imported it.
     if factor >= SLOW and (device is not None or adapter.devices() == ("cpu",)):
         followed = policy.delegated(adapter.framework, "cpu")
         if followed is None or Rule.LOW not in followed.rules.values():
@@ -75,7 +75,7 @@ def slow_dtype(adapter: Adapter, policy: Policy, device: str | None) -> None:
 
 
 def may_be_faster(adapter: Adapter, policy: Policy) -> None:
-    """Hint at what an adapter could do faster, were a part of it built."""
+    """Give the hint of an adapter that would be faster if a part of it were built."""
     if policy.active and isinstance(adapter, MayBeFaster) and (how := adapter.faster()) is not None:
         _once(how, category=AmpHint)
 
@@ -84,7 +84,7 @@ def left_out(unsuitable: Mapping[str, Exception], covered: Sequence[Adapter]) ->
     """Warn of imported frameworks that no region can cover, where others are covered.
 
     Raises:
-        FrameworkNotSupported, AdapterError: where no other is.
+        FrameworkNotSupported, AdapterError: where no other is covered.
     """
     for framework, error in unsuitable.items():
         if not covered:
@@ -98,7 +98,7 @@ def no_such_device(missing: str) -> None:
 
 
 def nothing_covered(policy: Policy) -> None:
-    """Warn where a region closes that covered no framework."""
+    """Warn of a region that covered no framework, when it closes."""
     from unamp.adapter.registry import adapters_in_use
 
     if not policy.active:
@@ -129,7 +129,7 @@ def never_ran(op: str) -> None:
 
 
 def not_reached(op: str, kind: str) -> None:
-    """Warn of tensors inside of an argument of a registered operation that nobody can open."""
+    """Warn of an argument of a registered operation that holds tensors and cannot be opened."""
     _once(
         f"{op!r} is called with a {kind}, and no rule casts the tensors in it: hand them over by "
         "themselves, or tell the framework of the class (see Containers in docs/policies.md)"
@@ -137,7 +137,7 @@ def not_reached(op: str, kind: str) -> None:
 
 
 def rules_not_applied(path: str, count: int) -> None:
-    """Warn of a region that is made from a file whose rules for layers no network has."""
+    """Warn of a region from a file whose rules for layers were put on no network."""
     _once(
         f"{path} has {count} rules for layers, which a region does not put on: "
         "unamp.layer_policies(network, unamp.Precision.read(path).layers) does"
@@ -151,7 +151,7 @@ def lists_changed(file: str, changes: Sequence[str]) -> None:
 
 
 def graph_ran(framework: str, what: str, instead: str) -> None:
-    """Warn of a graph that ran under a trace, which sees what runs eagerly."""
+    """Warn of a graph that ran under a trace, which sees eager code alone."""
     if traces.pauses:
         return
     _once(
@@ -173,7 +173,7 @@ def no_step(steps: int) -> None:
 
 
 def moves_statistics(layers: str) -> None:
-    """Warn of a search that trains: its runs move running statistics, those that overflow too."""
+    """Warn of a search on a network in training mode: each of its runs moves running statistics."""
     _once(
         "unamp.tune: the network is in training mode, and every run moves the running statistics "
         f"of {layers}, also where it overflows; tune a copy, or call network.eval() before"
@@ -227,9 +227,9 @@ def has_no_hook(library: str, name: str) -> None:
 
 
 def called_apart(layer: str, network: str, name: str) -> None:
-    """Warn where a layer is called by itself whose network may have a rule for it.
+    """Warn of a layer that is called by itself, where its network may have a rule for it.
 
-    Such a rule holds in the network's call alone.
+    The rule holds inside the network's call alone.
     """
     _once(
         f"a {layer} was called by itself, and {network} has a rule for {name!r}, which is one: on "
@@ -239,9 +239,9 @@ def called_apart(layer: str, network: str, name: str) -> None:
 
 
 def no_layer_of_network(layer: str, network: str, name: str) -> None:
-    """Warn where a layer with none of a network's arrays is called in the network.
+    """Warn of a layer that is called inside a network and holds none of the network's arrays.
 
-    The network has a rule for a layer of that layer's class.
+    The network has a rule for one of its own layers of the same class.
     """
     _once(
         f"a {layer} was called inside {network}, which has a rule for {name!r}: the {layer} has "
@@ -251,12 +251,12 @@ def no_layer_of_network(layer: str, network: str, name: str) -> None:
 
 
 def trivial_answer(said: str) -> None:
-    """Warn of a search whose answer could have been had without one."""
+    """Warn of a search whose answer was clear without it."""
     _once(f"unamp.tune: {said}")
 
 
 def unknown_masters(names: Sequence[str]) -> None:
-    """Warn of master weights in a loaded state that no parameter of the optimizer has."""
+    """Warn of master weights in a loaded state for which the optimizer has no parameter."""
     listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     _once(
         "the optimizer's loaded state has master weights of parameters that it does not have "
@@ -272,7 +272,7 @@ def _once(
     through: tuple[str, ...] = (),
     category: type[Warning] = AmpWarning,
 ) -> None:
-    """Warn, unless the same was said before: the message, or where one is given, the key."""
+    """Warn once in a process for each key; without a key, once for each message."""
     with _lock:
         if (said := key or message) in _given:
             return

@@ -1,4 +1,4 @@
-"""Ask whether a policy can be followed, before anything runs under it."""
+"""Check whether a policy can be followed, before anything runs under it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Answer(NamedTuple):
     """How one framework follows a policy on one device.
 
     Attributes:
-        framework, version, device: which.
+        framework, version, device: the framework, its version, and the device.
         support: how the device computes in the policy's dtype.
-        how: by operation, for those that the framework has: how the policy's rule is carried out.
+        how: for each operation that the framework has, how the policy's rule is carried out.
         refused: why the policy cannot be followed there; empty where it can.
     """
 
@@ -57,7 +57,7 @@ class Checked(NamedTuple):
 
     @property
     def refused(self) -> tuple[Answer, ...]:
-        """The answers that say no."""
+        """The answers with a reason why the policy cannot be followed."""
         return tuple(answer for answer in self.answers if answer.refused)
 
     @property
@@ -69,7 +69,7 @@ class Checked(NamedTuple):
         """Raise an error where the policy cannot be followed.
 
         Raises:
-            NotExpressible: naming every framework and device that cannot, with its reason.
+            NotExpressible: the message names every framework and device that cannot, and why.
         """
         if self.refused:
             raise NotExpressible("; ".join(map(str, self.refused)))
@@ -85,14 +85,14 @@ def check(
     device: str | None = None,
     compiled: bool = False,
 ) -> Checked:
-    """Return whether a policy can be followed, natively or emulated, by framework and device.
+    """Return whether and how each framework can follow a policy on each device.
 
     Nothing is computed.
 
     Args:
         policy: the policy.
-        framework: one framework, which is imported; None asks all that are, and warns of those that
-            no region can cover.
+        framework: one imported framework; None asks about all imported ones, and warns of those
+            that no region can cover.
         device: ``"cpu"``, or ``"gpu"`` or ``"cuda"``; None asks about all devices that are there.
         compiled: ask about functions that the framework's compiler traces (`torch.compile`,
             `paddle.jit.to_static`, `mindspore.jit`, `tf.function`), too.

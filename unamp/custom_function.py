@@ -19,7 +19,7 @@ _OFF = Policy(enabled=False)
 #: The attribute of a forward that holds its inputs' dtype, for compilers that run no decorators.
 CAST_INPUTS = "__unamp_cast_inputs__"
 
-#: The attribute of a backward that runs under its forward's policy, for the same adapters.
+#: The attribute of a backward that runs under its forward's policy, for the same compilers.
 AS_FORWARD = "__unamp_as_forward__"
 
 

@@ -54,14 +54,14 @@ def decorate(
 ) -> Any:
     """Prepare networks, and the optimizers that train them, for pure low precision.
 
-    At O2 and O3 the floating parameters are cast to the low dtype, where they are: half the memory,
-    and nothing left to cast in a region. Norms that keep statistics (batch norm, instance norm) and
-    `excluded_layers` stay in float32. At the other levels everything is left as it is.
+    At O2 and O3 the floating parameters are cast to the low dtype in place: they take half the
+    memory, and a region has nothing left to cast. Norms that keep statistics (batch norm, instance
+    norm) and `excluded_layers` stay in float32. At the other levels everything is left as it is.
 
-    Optimizers go on with the same parameters, groups, schedules and hooks. What they step is a
-    float32 master weight of each low parameter, with their state in float32 too; then the parameter
-    takes over its rounded value. Their `state_dict` holds the master weights, and the networks'
-    parameters are refreshed from them when it is loaded.
+    Optimizers keep their parameters, groups, schedules and hooks. They step a float32 master weight
+    of each low parameter, with their state in float32 too; the parameter then takes the rounded
+    value. An optimizer's `state_dict` holds the master weights, and loading it refreshes the
+    networks' parameters from them.
 
     Args:
         models: a network, or a list or tuple of them, of a framework that is imported.
@@ -69,20 +69,20 @@ def decorate(
         level: ``"O0"``, ``"OD"`` and ``"O1"`` change nothing; ``"O2"`` and ``"O3"`` do.
         dtype: the low precision. With ``"float32"`` everything is left as it is.
         master_weight: False lets optimizers step the low parameters themselves. None is True.
-        save_dtype: the dtype that floating parameters have in the networks' `state_dict`; None: the
-            dtype that they have.
+        save_dtype: the dtype that floating parameters have in the networks' `state_dict`; None
+            keeps their own.
         master_grad: keep the gradients of low parameters in float32 from the moment that they are
             added up, for clipping and accumulation. Otherwise they become float32 only for the step
-            (or for `GradScaler.unscale_`). It goes with master weights.
+            (or for `GradScaler.unscale_`). It needs master weights.
         excluded_layers: layers or classes of layers (one, or a list or tuple) whose parameters, and
             those of the layers inside, stay in float32.
 
     Returns:
-        What was given, in the same form: the models, or the models and the optimizers where there
-        are some.
+        The models as they were given, or where optimizers are given, a tuple of the models and the
+        optimizers.
 
     Raises:
-        TypeError: for what is no network, optimizer or layer of one imported framework.
+        TypeError: for a value that is no network, optimizer or layer of one imported framework.
         ValueError: for an unknown level or dtype, for `master_grad` without master weights, for
             parameters that are low already, and for an optimizer that has begun or is decorated
             already. Nothing is changed then.
@@ -115,7 +115,7 @@ def decorate(
 
 
 def _listed(value: Any) -> list[object]:
-    # an optax transformation is one, with fields
+    # an optax transformation, which is one optimizer, is a tuple with named fields
     several = isinstance(value, (list, tuple)) and not hasattr(value, "_fields")
     return list(value) if several else [value]
 
@@ -132,7 +132,7 @@ def _saved(dtype: object) -> str | None:
 
 
 def _owner(networks: Sequence[object], optimizers: Sequence[object]) -> Adapter:
-    """Return the one adapter that knows them all."""
+    """Return the one adapter that knows all the networks and optimizers."""
     owners = {_known(each, "network").framework for each in networks}
     if not owners:
         raise TypeError("there is no model to decorate: models is empty")

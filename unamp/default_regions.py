@@ -1,4 +1,4 @@
-"""The region that a library opens where its user has said nothing."""
+"""The region that a library opens where its user has opened none."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from unamp.regions import check_policy, current_policy, limited_region
 
 @not_converted
 def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[object]:
-    """Return a region for a policy where none is in force for some tensors, else a null context.
+    """Return a region for a policy, or a null context where one is in force for the tensors.
 
-    For libraries with a policy of their own that their users may override: with a region, a region
-    that switches mixed precision off, or the framework's own AMP. The region is limited to the
-    tensors' framework, and to their device where they are on one.
+    For libraries with a default policy. A user overrides it with a region, also with one that
+    switches mixed precision off, or with the framework's own AMP. The region is limited to the
+    tensors' framework, and to their device where all are on the same.
 
     Args:
         policy: the default.

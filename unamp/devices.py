@@ -1,4 +1,4 @@
-"""The words for devices: everybody's own, and those of the frameworks that are imported."""
+"""Names of devices: those that all frameworks share, and those of each imported framework."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from unamp.adapter import DEVICES, Adapter, NamesDevices, registry
 from unamp.errors import shortened
 
-#: The message where a function stands in the place of a device or a switch, without parentheses.
+#: The message for a decorator without parentheses, whose first argument is then the function.
 BARE = "{0} is called before it decorates: write @unamp.{0}() above the function"
 
 
@@ -16,9 +16,9 @@ class Place(NamedTuple):
     """The devices that a word or an object stands for.
 
     Attributes:
-        device: their kind; None for all.
-        framework: the framework whose word that is; None for what every framework may have.
-        missing: a sentence that says that no such device is here, and which are; else empty.
+        device: their kind; None is every kind.
+        framework: the framework whose word it is; None for a word that all frameworks share.
+        missing: where no such device is here, a sentence with those that are; else empty.
     """
 
     device: str | None
@@ -30,7 +30,7 @@ def place(device_type: object, framework: str | None) -> Place:
     """Return the devices that a word or an object means, on one framework or all imported ones.
 
     Raises:
-        ValueError, TypeError: for what is no device of those frameworks.
+        ValueError, TypeError: for a value that is no device of those frameworks.
     """
     adapters = [a for a in registry.adapters_in_use() if framework in (None, a.framework)]
     if device_type is None or device_type == "cpu":
@@ -79,7 +79,7 @@ def place(device_type: object, framework: str | None) -> Place:
 
 
 def _missing(device_type: object, kind: str, adapters: Sequence[Adapter]) -> str:
-    """Return a sentence where none of some frameworks has a kind of device, else nothing."""
+    """Return a sentence where no framework has a kind of device here, else an empty string."""
     # Asking a framework for its devices may start it on them: ask only where none before has one.
     if not adapters or any(kind in _names(adapter) for adapter in adapters):
         return ""
@@ -87,7 +87,7 @@ def _missing(device_type: object, kind: str, adapters: Sequence[Adapter]) -> str
 
 
 def _names(adapter: Adapter) -> Mapping[str, str]:
-    """Return a framework's word for every device that is there, by its kind."""
+    """Return a framework's word for each kind of device that is here."""
     return (
         adapter.device_names()
         if isinstance(adapter, NamesDevices)
@@ -100,7 +100,7 @@ def _present(adapter: Adapter) -> str:
 
 
 def _knows(adapter: Adapter, device: object) -> bool:
-    """Return whether a word or an object is a device of a framework's, there or not."""
+    """Return whether a word or an object means a device of a framework, be it here or not."""
     return isinstance(adapter, NamesDevices) and adapter.device_kind(device) is not None
 
 

@@ -1,4 +1,4 @@
-"""Precisions: what each is, in one table, and their names, however they are spelled."""
+"""Precisions: one table of their formats, and their names in every spelling."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class FloatFormat(NamedTuple):
 
     Attributes:
         name: its common name.
-        size: how many bytes a number takes.
-        digits: how many binary digits a significand has, the one that is not stored included.
+        size: the bytes of a number.
+        digits: the binary digits of a significand, the one that is not stored included.
         smallest_exponent, largest_exponent: of the powers of two between which normal numbers lie.
         low: whether it is a low precision: one that a policy casts to.
         aliases: other names for it.
@@ -50,11 +50,11 @@ class FloatFormat(NamedTuple):
         return float(2.0 ** (self.smallest_exponent - self.digits + 1))
 
 
-#: Every precision that is known here, by name, and all that is known of it: IEEE 754-2019, table
-#: 3.5, and for bfloat16 https://en.wikipedia.org/wiki/Bfloat16_floating-point_format. A new low
-#: precision is a row here, and one in ``DTYPES`` (in ``state.py``) of each adapter whose framework
-#: computes with it. A region in it is refused on the others. Type checkers and editors know its
-#: name from ``DtypeName`` in ``typing.py``, and from the schema of ``precision.toml``.
+#: Every known precision, by name. Sources: IEEE 754-2019, table 3.5, and for bfloat16
+#: https://en.wikipedia.org/wiki/Bfloat16_floating-point_format. A new low precision is a row here,
+#: and one in ``DTYPES`` (in ``state.py``) of each adapter whose framework computes with it; the
+#: other adapters refuse a region in it. Type checkers and editors know its name from ``DtypeName``
+#: in ``typing.py``, and from the schema of ``precision.toml``.
 PRECISIONS = {
     precision.name: precision
     for precision in (
@@ -71,8 +71,8 @@ LOW_DTYPES = tuple(precision.name for precision in PRECISIONS.values() if precis
 #: The dtypes of a policy: the one in which its allow list computes.
 POLICY_DTYPES = (*LOW_DTYPES, FLOAT32)
 
-#: What products of matrices are studied in, and nothing is cast to: float8, with one scale for a
-#: tensor, or one for each row.
+#: The float8 formats in which products of matrices are studied, with one scale for a tensor, or one
+#: for each row. No policy casts to them.
 FLOAT8 = ("float8_e4m3", "float8_e4m3_rows", "float8_e5m2", "float8_e5m2_rows")
 
 #: Tensors in these dtypes are cast; others (float64, integers, booleans, complex ones) never are.
@@ -81,7 +81,7 @@ ELIGIBLE = (*LOW_DTYPES, FLOAT32)
 _ALIASES = {
     alias: precision.name for precision in PRECISIONS.values() for alias in precision.aliases
 }
-# what frameworks call it; FN: finite numbers and NaN
+# the frameworks' name; FN: finite numbers and NaN
 _FLOAT8_ALIASES = {"float8_e4m3fn": "float8_e4m3"}
 
 
@@ -159,7 +159,7 @@ def _one_of(valid: tuple[str, ...], value: object, otherwise: str) -> str:
 
 
 def dtype_name(value: object) -> str | None:
-    """Return the name of a dtype given as a string or an object; None for what is no dtype."""
+    """Return the name of a dtype given as a string or an object; None for anything else."""
     # Every framework's dtype object either prints its name last ("torch.float16",
     # "paddle.bfloat16", "Float16") or carries it as `.name`, and so do NumPy's and ml_dtypes';
     # scalar types carry it as `__name__`.

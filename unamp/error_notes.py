@@ -2,9 +2,9 @@
 
 At O2 and O3 nearly everything runs low, also what a user, or a library, computes with float32 in
 mind: boxes of a detection network that are compared with float32 ones, a mask, a call into NumPy.
-The framework's error says which dtypes do not fit, and not where they come from. A region that such
-an error leaves adds that: its policy, the tensors that were at hand, and what to deny. Nothing is
-done for it while there is no error.
+The framework's error says which dtypes do not fit, and not where they come from. When it leaves a
+region, the region adds a note: its policy, the tensors that were at hand, and what to deny. Nothing
+here runs while there is no error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_STEPS = 16  # from a tensor back to an operation that a rule decided
 def explain(
     error: BaseException, trace: TracebackType | None, policy: Policy, adapters: Iterable[Adapter]
 ) -> None:
-    """Add a note to an error about dtypes, once; its type, and other errors, stay as they are."""
+    """Add a note to an error about dtypes, once; leave other errors alone."""
     if (
         policy.level not in _LEVELS
         or not policy.active
@@ -43,9 +43,9 @@ def explain(
     if type(error).__module__.startswith("unamp") or any(
         note.startswith(_BEGINS) for note in getattr(error, "__notes__", ())
     ):
-        return  # ours, or it has the note of a region inside this one
+        return  # an error of ours, or one with the note of a region inside this one
     telling = [adapter for adapter in adapters if isinstance(adapter, TellsOfDtypes)]
-    # The error is the user's, and no note is worth another one.
+    # The user's error must not be replaced by one that is raised while its note is written.
     with suppress(Exception):
         concerned = next((a for a in telling if re.search(a.dtype_errors, str(error))), None)
         if concerned is not None:
@@ -61,7 +61,7 @@ def _note(adapter: Any, policy: Policy, trace: TracebackType | None) -> str:
         said.append(
             f"{name} is {dtype}" + (f" (from {op}, which the policy runs in {dtype})" if op else "")
         )
-        if op and op not in named:  # what a list allows is seldom what is meant to be float32
+        if op and op not in named:  # an operation that a list allows is seldom meant to be float32
             deny.append(op)
     where = f" At hand: {', '.join(said)}." if said else ""
     lists = (
@@ -78,13 +78,13 @@ def _note(adapter: Any, policy: Policy, trace: TracebackType | None) -> str:
 
 
 def _decided(adapter: TellsOfDtypes, policy: Policy, tensor: Tensor) -> str | None:
-    """Return the last operation before a tensor that the policy runs low; None where unknown."""
+    """Return the low operation that a tensor comes from, the nearest one; None where unknown."""
     ops = islice(adapter.made_by(tensor), _MOST_STEPS)
     return next((op for op in ops if policy.rules.get(op) is Rule.LOW), None)
 
 
 def _tensors(adapter: Adapter, trace: TracebackType | None) -> list[tuple[str, Tensor]]:
-    """Return floating tensors, by name, in the innermost frame of the user's code with any."""
+    """Return the named floating tensors of the innermost frame of user code that has any."""
     own = (adapter.framework, "unamp", f"unamp_{adapter.framework}")
     frames = [
         frame

@@ -1,7 +1,7 @@
-"""Errors and warnings, by name.
+"""The classes of errors and warnings.
 
-Bad arguments raise the built-in `ValueError` and `TypeError`; the classes here are for what a
-caller may want to catch apart from those, and what a warning can be told by.
+Bad arguments raise the built-in `ValueError` and `TypeError`. The classes here are the errors that
+a caller may want to catch apart from those, and the categories of warnings.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class FrameworkNotSupported(AdapterError):
 class NotExpressible(RuntimeError):
     """A policy cannot be honoured on this device, by this compiler or in this kind of call.
 
-    It is not silently dropped instead.
+    A policy is never silently dropped instead.
     """
 
 
@@ -44,7 +44,7 @@ class AmpWarning(UserWarning):
 
 
 def shortened(value: object, most: int = 80) -> str:
-    """Return the `repr` of what somebody gave, for a message; cut off where it is long."""
+    """Return the `repr` of a value for a message, cut off where it is long."""
     said = repr(value[: most + 1] if isinstance(value, str) else value)
     return said if len(said) <= most + 2 else f"{said[:most]}…"
 
@@ -58,7 +58,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def unknown(what: str, given: object, valid: Iterable[str], listed: str = "valid") -> str:
-    """Return the message for an unknown name: what was given, probably meant, and is valid."""
+    """Return the message for an unknown name: the name, similar valid ones, and all valid ones."""
     import difflib  # slow to import, and only an error needs it
 
     names = list(valid)

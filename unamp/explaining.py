@@ -34,7 +34,7 @@ class Explanation(NamedTuple):
 def explain(
     policy: Policy, framework: str | None = None, device: str | None = None
 ) -> dict[str, Explanation]:
-    """Return for every operation of the vocabulary its rule, its origin, and how it is carried out.
+    """Return the rule for every operation, its origin, and how each framework carries it out.
 
     Args:
         policy: the policy.
@@ -79,14 +79,14 @@ def explain(
 
 
 def lists_behind(policy: Policy, framework: str, device: str | None = None) -> str:
-    """Return the lists behind the preset ``native``, as in ``"torch-cuda@2.15"``.
+    """Return the name of the lists behind the preset ``native``, as in ``"torch-cuda@2.15"``.
 
-    The text is empty where there are none.
+    The name is empty where there are none.
 
     Args:
         policy: the policy.
         framework: the framework.
-        device: as of `explain`.
+        device: see `explain`.
 
     Raises:
         ValueError: as `explain`.
@@ -121,11 +121,11 @@ def rules_of_versions(policy: Policy) -> dict[str, Mapping[str, Rule]]:
 def differences(before: Policy, after: Policy) -> dict[str, tuple[Decision, Decision]]:
     """Return the operations for which two policies have different rules, each with both decisions.
 
-    Two lists that differ in what they name can come to the same rule: what is on no list runs in
-    the widest dtype of its inputs at O1, as if it were on a promote list. That is no difference.
+    Different lists can give the same rule, which is no difference: at O1 an operation on no list
+    runs in the widest dtype of its inputs, as one on a promote list does.
 
     Args:
-        before, after: the policies; of the preset ``native``, what `Policy.delegated` returns.
+        before, after: the policies; for the preset ``native``, the result of `Policy.delegated`.
 
     Raises:
         TypeError: where one is not a `Policy`.
@@ -143,7 +143,7 @@ class Change(NamedTuple):
     """An operation whose rule changes from one policy to another.
 
     Attributes:
-        under: the policy that it ran under, or that is changed.
+        under: the policy that the operation ran under, or that is changed.
         op: the operation.
         before, after: both decisions.
         times: how often it ran; None where nothing was traced.
@@ -162,14 +162,14 @@ def changes(
     ran: Mapping[tuple[Policy, str], int] | None = None,
     bases: Iterable[Policy] = (Policy(),),
 ) -> list[Change]:
-    """Return the changes of rules where policies get other arguments.
+    """Return the rules that change when policies get other arguments.
 
     Args:
         before, after: arguments of `Policy.replace`; ``allow`` and ``deny`` come on top of the
             lists that are there.
         ran: how often each operation ran under each policy (see `unamp.tracing.ran_under`); None
             asks for all operations.
-        bases: the policies that get them.
+        bases: the policies that get the arguments.
 
     Raises:
         TypeError, ValueError: as `differences`, and for bad arguments; see `Policy`.

@@ -20,7 +20,7 @@ EVERYTHING = "*"
 
 _GROUP = "group:"
 
-#: Stands in the name of an operator of somebody's library, between the library's name and its own.
+#: The mark in the name of a library's operator, between the library's name and the operator's.
 _QUALIFIED = "::"
 
 _UNREGISTERED = (
@@ -33,9 +33,9 @@ class Entries(NamedTuple):
     """The operations of a list.
 
     Attributes:
-        named: those that are named one by one.
-        meant: those that a word for many means.
-        everything: whether it is every operation.
+        named: the operations that the list names one by one.
+        meant: the operations that a word for many stands for.
+        everything: whether the list has ``"*"``.
     """
 
     named: frozenset[str]
@@ -49,16 +49,16 @@ def read(argument: str, entries: object, *, casts: bool = False) -> Entries:
     Args:
         argument: what the list is called, for messages.
         entries: the list, or a single entry.
-        casts: whether casts and moves may be in it. No policy can follow a list in them: elsewhere
-            a word for many operations leaves them out.
+        casts: whether the list may have casts and moves. A policy's may not, since they follow no
+            list: there a word for many operations leaves them out.
 
     Raises:
         ValueError: for a name that no operation has, for a word that means none, and for a cast or
             a move.
-        TypeError: for what is no entry of a list.
+        TypeError: for a value that is no entry of a list.
     """
-    # Some single entries can be iterated over (torch.ops.aten.add lists its overloads); what can be
-    # called is one entry.
+    # Some single entries can be iterated over (torch.ops.aten.add lists its overloads), so a
+    # callable is always one entry.
     if isinstance(entries, (str, bytes)) or callable(entries) or not isinstance(entries, Iterable):
         entries = (entries,)
     named: set[str] = set()
@@ -102,7 +102,7 @@ def operation_name(argument: str, entry: object, prefer: str | None = None) -> s
 
 
 def words(operations: Sequence[str]) -> tuple[str, ...]:
-    """Return operations as a person would write them: a group that is there whole by its word."""
+    """Return operations as a person would write them, with one word for a complete group."""
     there = set(operations)
     whole = [
         group
@@ -114,7 +114,7 @@ def words(operations: Sequence[str]) -> tuple[str, ...]:
 
 
 def _followed(argument: str, entry: object, ops: Iterable[str], casts: bool) -> list[str]:
-    """Return the operations of an entry that a list can say something about."""
+    """Return the operations of an entry, without casts and moves unless `casts`."""
     found = [op for op in ops if casts or not vocabulary()[op].is_cast]
     if not found:
         moves = ", ".join(vocabulary().groups["cast"])

@@ -10,7 +10,7 @@ from unamp.presets import check_preset, preset_versions
 from unamp.typing import PresetName
 
 
-class _Policy(Protocol):  # `unamp.policy` writes and reads files too, and is built on this
+class _Policy(Protocol):  # for `unamp.Policy`, whose module imports this one
     @property
     def preset(self) -> PresetName: ...
     @property
@@ -48,7 +48,7 @@ def changes_since(lists: Mapping[str, str], policies: Iterable[_Policy]) -> list
         policies: those in the file.
 
     Raises:
-        ValueError: for what is no preset with versions.
+        ValueError: for a value that is no preset with versions.
     """
     found, given = [], list(policies)
     for name, version in lists.items():

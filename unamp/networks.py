@@ -31,8 +31,8 @@ def auto_mixed_precision(
 
     At O1 the operations of the preset's allow list run low, and their results are cast back to
     float32 at once. At O2 everything runs low but the deny list, at O3 everything; the network's
-    inputs are cast. Parameters stay as they are, and are those of the network that was given:
-    training one trains the other.
+    inputs are cast. Parameters stay as they are, and both networks share them: training one trains
+    the other.
 
     Args:
         network: a network of a framework that is imported: a torch.nn.Module, paddle.nn.Layer,
@@ -78,5 +78,5 @@ def call_under(adapter: Adapter, policy: Policy, call: Function, *args: Any, **k
 
 
 def returns_float32(policy: Policy) -> bool:
-    """Return whether a network returns float32 under a policy: at O1 with ``widen_results``."""
+    """Return whether a network returns float32: at O2 and O3, and with ``widen_results``."""
     return policy.level in ("O2", "O3") or policy.widen_results

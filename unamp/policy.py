@@ -22,8 +22,8 @@ from unamp.presets import preset as load_preset
 from unamp.typing import DtypeLike, DtypeName, Level, OperationLike, OperationsLike, PresetName
 from unamp.vocabulary import Operation, vocabulary
 
-#: Of so many policies a process keeps what was made of them (rules, plans, regions): some 20 KiB
-#: for each and framework. With more in turn, opening a region takes milliseconds each time.
+#: The number of policies whose rules, plans and regions a process keeps: some 20 KiB for each and
+#: framework. With more policies in turn, opening a region takes milliseconds each time.
 KEPT_POLICIES = 2048
 
 #: The levels, and what each does with the operations that no list names.
@@ -83,18 +83,18 @@ class Policy:
         level: ``"O0"``, ``"OD"``, ``"O1"``, ``"O2"`` or ``"O3"``; see `LEVELS`. The names are
             NVIDIA apex's and Paddle's.
         dtype: the dtype in which the allow list computes, as a string or any framework's dtype
-            object: a low precision, ``"float16"`` or ``"bfloat16"``; or ``"float32"``, under which
-            nothing is cast down: what the lists would run low runs in float32, its inputs widened,
-            and so does everything at O2 and O3.
+            object: a low precision, ``"float16"`` or ``"bfloat16"``; or ``"float32"``, where
+            nothing is cast down: operations that would run low widen their inputs and run in
+            float32, at O2 and O3 too.
         allow: operations that run in the low dtype, whatever the preset says. Canonical names, any
             framework's spelling, or the framework's own function, layer class or primitive; words
             for many operations (``"group:norm"``, ``"linalg_*"``, ``"*"``; see `unamp.lists`). A
             single entry may stand alone. ``"*"`` is level O3.
         deny: operations that run in float32, likewise. ``"*"`` is level OD without a preset's
             lists: everything runs in float32 but what `allow` names. An operation that one list
-            names and the other means by a word for many is where it is named.
-        preset: the base lists; see `unamp.presets.PRESETS`. With a version (``"torch-cuda@2.11"``)
-            those of that version of the framework; a name alone is the newest.
+            names, and the other covers by a word for many, is on the list that names it.
+        preset: the base lists; see `unamp.presets.PRESETS`. ``"torch-cuda@2.11"`` is the lists of
+            that version of the framework; a name without a version is the newest.
         enabled: False is a policy that touches nothing.
         promote: at O2, operations on no list run in the widest dtype of their inputs (Paddle's
             ``use_promote``).
@@ -104,8 +104,8 @@ class Policy:
 
     Raises:
         ValueError: for an unknown level, dtype, preset or operation, for an operation in both
-            lists, and for a cast or a move in one (``cast``, ``bitcast``, ``cpu``): the call says
-            its dtype or device, and a word for many leaves it out.
+            lists, and for a cast or a move in one (``cast``, ``bitcast``, ``cpu``), whose call
+            states the dtype or device. A word for many leaves those out.
         TypeError: for an argument of the wrong type.
     """
 
@@ -215,8 +215,8 @@ class Policy:
 
     @cached_property
     def _hash(self) -> int:
-        # Not before it is asked for: torch.compile follows `__init__`, and in PyTorch 2.11 knows no
-        # hash of a tuple.
+        # Not computed in `__init__`: torch.compile traces that, and in PyTorch 2.11 it cannot
+        # compute the hash of a tuple.
         return hash(self._values)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -265,7 +265,7 @@ class Policy:
         Warn where its preset's lists have changed since.
 
         Raises:
-            ValueError: for what is no such text, and where it has rules for layers, too:
+            ValueError: for any other text, and where the file has rules for layers, too:
                 `unamp.Precision` reads both.
         """
         import warnings
@@ -286,7 +286,7 @@ class Policy:
         return policy
 
     def replace(self, **changes: Any) -> Policy:
-        """Return the same policy but for some arguments."""
+        """Return a copy of the policy with some arguments changed."""
         return Policy(**{**dict(zip(_ARGUMENTS, self._values, strict=True)), **changes})
 
     def to_data(self) -> dict[str, Any]:
@@ -298,10 +298,10 @@ class Policy:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Policy:
-        """Return the policy of `to_data`.
+        """Return the policy that `to_data` wrote as plain values.
 
         Raises:
-            TypeError: for what is no such mapping.
+            TypeError: for any other value.
             ValueError: for a key that is unknown or missing, and for a value that no policy takes.
         """
         if not isinstance(data, Mapping):
@@ -332,7 +332,7 @@ class Policy:
         Raises:
             ValueError: for an unknown operation, and for the preset ``native``, whose lists depend
                 on framework and device (see `delegated`).
-            TypeError: for what is no operation, or several.
+            TypeError: for a value that is no operation, or several.
         """
         rules = self.rules
         return rules[op] if isinstance(op, str) and op in rules else rules[operation_name("op", op)]
@@ -347,10 +347,10 @@ class Policy:
         return _decide(self, vocabulary()[operation_name("op", op)], load_preset(self.preset))
 
     def check_known(self) -> None:
-        """Check that its lists name known operations: a registered one may be undone.
+        """Check that the lists name known operations: a registration may have been undone.
 
         Raises:
-            ValueError: naming what is not.
+            ValueError: for an unknown operation; the message names it.
         """
         if gone := [op for op in (*self.allow, *self.deny) if op not in vocabulary()]:
             raise ValueError(
@@ -359,12 +359,12 @@ class Policy:
             )
 
     def delegated(self, framework: str, device: str) -> Policy | None:
-        """Return the policy that this one comes to on a framework and device.
+        """Return the policy with the lists that it has on a framework and device.
 
-        The device is ``"cpu"``, ``"gpu"`` or ``"mps"``. The result is the policy itself, except for
-        the preset ``native``: there it is the policy with the lists that the framework's own AMP
-        follows on that device, in the version that is imported, or None where the framework does
-        nothing of its own.
+        The device is ``"cpu"``, ``"gpu"`` or ``"mps"``. Only with the preset ``native`` is the
+        result another policy: one with the lists that the framework's own AMP follows on that
+        device, in the version that is imported, or None where the framework does nothing of its
+        own.
         """
         delegates = load_preset(self.preset).delegates
         if not delegates or not self.active:
@@ -390,8 +390,8 @@ _ARGUMENTS = (
 )
 
 
-#: What rules become in float32: nothing is cast down, and what is banned for want of range or
-#: digits has both.
+#: The changes of rules in float32: nothing is cast down, and a ban is void, since float32 has the
+#: range and the digits for lack of which an operation is banned.
 _WIDENED = {Rule.LOW: Rule.FP32, Rule.BANNED: Rule.FP32, Rule.NARROWEST: Rule.WIDEST}
 
 
@@ -451,7 +451,7 @@ def _decide_by_lists(policy: Policy, op: Operation, lists: Preset) -> Decision:
 
 
 def _with_registered(lists: Preset, op: Operation) -> Preset:
-    """Return a preset's lists with a registered operation alone on its own.
+    """Return a preset's lists for a registered operation, which is alone on the list of its rule.
 
     A preset without lists stays as it is.
     """
@@ -466,7 +466,7 @@ def _with_registered(lists: Preset, op: Operation) -> Preset:
 
 
 def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
-    """Return the word for the group of an operation, where all of the group is on a list."""
+    """Return the word for an operation's group after a colon, if all of the group is on a list."""
     word = f"group:{op.group}"
     return f": {word}" if word in words(listed) else ""
 
@@ -476,7 +476,8 @@ def _rules(policy: Policy, generation: int) -> Mapping[str, Rule]:
     lists, ops = load_preset(policy.preset), vocabulary().values()
     if not (policy.allow or policy.deny):
         return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in ops})
-    # Only what the user's lists name, or name a part of, is decided otherwise than without them.
+    # The user's lists change the rules of the operations that they name, and of those that compute
+    # with one. Other rules come from the policy without lists, whose rules are kept.
     named = {*policy.allow, *policy.deny}
     changed = {
         op.name: _decide(policy, op, lists).rule

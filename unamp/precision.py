@@ -30,12 +30,12 @@ class Precision:
         reason: why the policy is as it is.
         reasons: why an operation is on a list of the policy, by the entry
             (``{"exp": "overflows"}``).
-        pinned: hold the presets' lists as they are today: each preset is named with its newest
+        pinned: keep the presets' lists as they are today: each preset is named with its newest
             version (``"torch-cuda@2.15"``).
 
     Raises:
-        TypeError, ValueError: for what is none of these, for a reason of an operation that is on no
-            list, and with `pinned` for a preset that has no versions.
+        TypeError, ValueError: for bad arguments, for a reason of an operation that is on no list,
+            and with `pinned` for a preset that has no versions.
     """
 
     policy: Policy
@@ -98,17 +98,16 @@ class Precision:
     def from_toml(cls, text: str, *, pinned: bool = False) -> Precision:
         """Return the precision that the text of a `precision.toml` states.
 
-        Where it was made with other lists than a preset has today, and rules differ, a warning
-        names the operations.
+        A warning names the operations whose rules have changed, where a preset has other lists
+        today than the text was made with.
 
         Args:
-            text: the text.
-            pinned: hold the lists that it was made with: name each preset with the version that the
-                text states.
+            text: the text. Nothing in it is executed or imported.
+            pinned: keep the lists that the text was made with: name each preset with the version
+                that it states.
 
         Raises:
-            ValueError: for what is no such text: the message says where and what. Nothing in it is
-                executed or imported.
+            ValueError: for any other text; the message says where and why.
         """
         found, changes = cls._loaded(text, pinned)
         amp_warnings.lists_changed("this file", changes)
@@ -160,7 +159,7 @@ class Precision:
         return edited(over, contents)
 
     def _on(self, name: str, entry: str) -> bool:
-        """Return whether an entry is on a list, whole."""
+        """Return whether a list has an entry, with all operations that the entry stands for."""
         if not is_word(entry):
             return entry in getattr(self.policy, name)
         meant = read(name, entry).meant
@@ -172,10 +171,10 @@ class Precision:
 
         Args:
             path: the file.
-            pinned: hold the lists that it was made with.
+            pinned: keep the lists that the file was made with.
 
         Raises:
-            OSError: where it cannot be read.
+            OSError: where the file cannot be read.
             ValueError: as `from_toml`; the message names the file.
         """
         try:
@@ -191,9 +190,9 @@ class Precision:
 
 
 def _is_listed(policy: Policy, entry: str) -> bool:
-    """Return whether a list of a policy has an entry, or something that the entry means.
+    """Return whether a list of a policy has an entry, or an operation that the entry stands for.
 
-    The other list may name the rest.
+    One operation is enough: the other list may name the rest.
     """
     found = read("reasons", entry)
     stated = policy.stated()
@@ -220,13 +219,13 @@ def region_from(
 ) -> Region:
     """Return a region for the policy in a `precision.toml`.
 
-    The file's rules for layers are for `unamp.layer_policies`, which puts them on a network; where
-    none has them, a warning says so.
+    A region does not carry out the file's rules for layers: `unamp.layer_policies` puts them on a
+    network. A warning comes where no network has them.
 
     Args:
         path: the file.
         framework: limit the region to one framework; None is every framework that is imported.
-        pinned: hold the lists that the file was made with, as `Precision.read` does.
+        pinned: keep the lists that the file was made with, as `Precision.read` does.
 
     Raises:
         OSError, ValueError: as `Precision.read`.

@@ -16,7 +16,7 @@ from unamp.dtypes import LOW_DTYPES
 from unamp.errors import shortened, unknown
 from unamp.typing import PresetName
 
-#: Their names, in the order in which they are shown; see `preset_versions` for their versions.
+#: The names of presets, in the order in which they are shown; `preset_versions` has the versions.
 PRESETS: tuple[PresetName, ...] = (
     "unamp",
     "torch-cuda",
@@ -35,8 +35,8 @@ class Preset(NamedTuple):
     """One set of base lists, in canonical names.
 
     Attributes:
-        name, title: what it is called, and a line about it.
-        framework, version, source: whose lists these are, and the public places they come from.
+        name, title: the name, and a line about the preset.
+        framework, version, source: the origin of the lists, with the public pages that state them.
         allow: the operations that run in the low dtype.
         deny: the operations that run in float32. `deny_o2` replaces it at level O2 where that list
             is shorter.
@@ -83,7 +83,7 @@ class Preset(NamedTuple):
 
 _LISTS = ("allow", "deny", "promote", "infer", "clear")
 
-#: What a version tells of its lists beside their differences.
+#: The keys of a version's data that are no differences of lists.
 _TOLD = {"version", "source", "unnamed"}
 
 #: The presets whose lists differ between versions of their framework.
@@ -117,7 +117,7 @@ def preset_names() -> tuple[PresetName, ...]:
 
 
 def with_version(name: PresetName) -> PresetName:
-    """Return the name of a preset with its version: what it means today, whatever is newest later.
+    """Return the name of a preset with its newest version, so that it keeps today's lists.
 
     Raises:
         ValueError: for a preset whose lists change with unamp, or with the framework installed.
@@ -136,11 +136,11 @@ def with_version(name: PresetName) -> PresetName:
 def as_of(name: str, version: str) -> PresetName:
     """Return the name of a preset with the lists of a framework's version.
 
-    It is the name alone where those are the newest.
+    The name has no version where those lists are the newest.
 
     Args:
         name: the preset, without a version.
-        version: as the framework tells it: ``"2.11.0+cu130"``. Where its lists are not known, the
+        version: the framework's own text: ``"2.11.0+cu130"``. Where no lists are known for it, the
             newest are taken.
     """
     told = ".".join(version.split(".")[:2])
@@ -149,10 +149,10 @@ def as_of(name: str, version: str) -> PresetName:
 
 
 def check_preset(name: object) -> None:
-    """Raise for what is no name of a preset.
+    """Raise an error where a name is no preset's.
 
     Raises:
-        TypeError: for what is no string.
+        TypeError: for a value that is no string.
         ValueError: for an unknown name or version; the message lists the valid ones.
     """
     if not isinstance(name, str):
@@ -206,7 +206,7 @@ def preset(name: str) -> Preset:
 
 @cache
 def _differences(name: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return for each version how its lists differ from the data of a preset."""
+    """Return the differences of each version's lists from the data of a preset."""
     return {
         key: value
         for key, value in load_table(f"presets/versions/{name}.toml").items()

@@ -1,8 +1,8 @@
 """Regions: where a policy is in force.
 
-A region is a context manager and a decorator. State is per thread, nests, and is put back on every
-exit, whatever happened inside. A region object may be used again, by several threads at a time, and
-inside itself.
+A region is a context manager and a decorator. Regions are open in one thread each and nest. Every
+exit, also one by an error, puts back what was in force before. A region object may be used again,
+by several threads at a time, and inside itself.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Region:
         self._prepared: tuple[Sequence[Adapter] | None, tuple[Realisation, ...]] = (None, ())
 
     def covers(self, framework: str | None, device: str | None) -> bool:
-        """Return whether the region is one for a framework and a device; None asks for any."""
+        """Return whether the region covers a framework and a device; None asks for any."""
         asked = (framework, self.framework), (device, self.device)
         return all(wanted is None or limit is None or limit == wanted for wanted, limit in asked)
 
@@ -99,10 +99,11 @@ class Region:
     def __enter__(self) -> Region:
         adapters = registry.adapters_in_use_now()
         prepared_for, realisations = self._prepared
-        if prepared_for is not adapters or not adapters:
+        if prepared_for is not adapters or not adapters:  # all empty tuples are one object
             realisations = self._prepare(adapters)
         if len(realisations) == 1:
-            # the usual case; care for those already entered would cost as much as entering
+            # The usual case: no other realisation has to be left where this one raises, and the
+            # code for that would cost as much as the entry itself.
             state.open.append((self, realisations, [realisations[0].enter()]))
             return self
         tokens: list[object] = []
@@ -148,7 +149,7 @@ class Region:
         return decorate(self.here, function, self, check_given)
 
     def regions(self) -> tuple[Region, ...]:
-        """Return the region alone, which opens where this decorates a function."""
+        """Return the regions that open where this decorates a function: the region alone."""
         return (self,)
 
     @not_converted
@@ -170,7 +171,7 @@ class Region:
         self.policy.check_known()
         chosen = [a for a in adapters if self.framework in (None, a.framework)]
         realisations = tuple(a.prepare(self.policy, self.device) for a in chosen)
-        self._prepared = adapters, realisations
+        self._prepared = adapters, realisations  # at once: another thread may read it meanwhile
         for adapter in chosen:
             amp_warnings.slow_dtype(adapter, self.policy, self.device)
             amp_warnings.may_be_faster(adapter, self.policy)
@@ -179,15 +180,15 @@ class Region:
 
 @not_converted
 def check_given(mark: Any, given: object) -> None:
-    """Raise where a function is given tensors of a framework that its regions cannot cover.
+    """Raise an error for an argument of a framework that a function's regions cannot cover.
 
     Args:
-        mark: has the regions; see `unamp._region_decorator.decorate`.
+        mark: the decorator, which has the regions; see `unamp._region_decorator.decorate`.
 
     Raises:
         FrameworkNotSupported, AdapterError: see `registry.unsuitable`.
     """
-    registry.adapters_in_use()  # looks at what has been imported since
+    registry.adapters_in_use()  # `unsuitable` knows of new imports after this alone
     if registry.unsuitable() and any(
         region.framework is None and region.policy.active for region in mark.regions()
     ):
@@ -211,15 +212,16 @@ def autocast(
     """Return a region in the spelling of `torch.autocast`, with levels and lists.
 
     Args:
-        device_type: ``"cpu"``, ``"gpu"`` (or ``"cuda"``): whatever accelerator a framework has; or
-            the word or object of an imported framework for one of its devices (``"cuda:0"``,
-            ``"mps"``, ``torch.device("meta")``), which limits the region to that kind of device,
-            and where no other framework has that to that framework. None: wherever the tensors are.
-            A device that is not there is warned of, and mixed precision is off on it.
+        device_type: the kind of device to which the region is limited; None is every kind.
+            ``"gpu"`` or ``"cuda"`` is each framework's accelerator. Otherwise ``"cpu"``, or the
+            word or object of an imported framework for a device (``"cuda:0"``, ``"mps"``,
+            ``torch.device("meta")``); a kind that one framework alone has limits the region to that
+            framework, too. Where there is no such device, a warning says so, and mixed precision is
+            off on it.
         dtype: the dtype in which the allow list computes; see `Policy`. ``"float32"`` makes an
             island: nothing is cast down inside, low inputs are widened. None is float16 on a GPU
-            and bfloat16 on the CPU, as in torch; with no ``device_type`` a GPU counts where there
-            is one.
+            and bfloat16 on the CPU, as in torch; without ``device_type`` it is float16 where there
+            is a GPU.
         enabled: False switches mixed precision off inside.
         cache_enabled: whether a float32 parameter is cast once in the outermost region; None: yes.
         level, allow, deny, preset, promote: see `Policy`.
@@ -302,10 +304,9 @@ def current_policy(framework: str | None = None, device: str | None = None) -> P
     """Return the policy of this thread's innermost open region; None outside regions.
 
     Args:
-        framework: ask for one framework, which is imported: regions for others do not count, and
-            where there is none, the framework's own AMP does. A policy with the preset ``native``
-            stands for that.
-        device: ask for one device, ``"cpu"`` or ``"gpu"``.
+        framework: ask about one imported framework: regions for others do not count. Where no
+            region covers it, its own AMP counts, as a policy with the preset ``native``.
+        device: ask about one device, ``"cpu"`` or ``"gpu"``.
 
     Raises:
         ValueError: for an unknown framework or device.
@@ -335,9 +336,9 @@ def limited_region(policy: Policy, framework: str, device: str | None) -> Region
 
 @not_converted
 def region_of_values(values: tuple[object, ...], framework: str) -> Region:
-    """Return a region for a policy on one framework, given the values that it is made of.
+    """Return a region for a policy on one framework, from the arguments of the policy.
 
-    A compiler that traces this makes no policy.
+    A compiler that traces this does not have to trace the making of a policy.
     """
     return _region_for(_region_of_values, (values, framework, None))
 
@@ -353,7 +354,7 @@ def innermost_region() -> Region | None:
 def keeps_defaults_out(framework: str) -> bool:
     """Return whether a region of this thread covers a framework: no `default_region` opens then.
 
-    For adapters' keys.
+    For the keys by which adapters have a compiler keep its graphs.
     """
     return any(region.framework in (None, framework) for region, _, _ in state.open)
 
@@ -372,8 +373,8 @@ def get_autocast_dtype() -> str | None:
     return state.open[-1][0].policy.dtype if is_autocast_enabled() else None
 
 
-# The arguments of these stand in the order in which `_region_for` is handed them: a tuple, which is
-# what a region is remembered by.
+# The makers of regions take their arguments in the order of the tuple that `_region_for` gets: a
+# region is kept under that tuple.
 def _autocast(
     device_type: DeviceLike | None,
     dtype: DtypeLike | None,
@@ -426,7 +427,7 @@ def _auto_cast(
 
 
 def check_policy(policy: object) -> None:
-    """Raise TypeError where something is no policy."""
+    """Raise a TypeError for a value that is no policy."""
     if not isinstance(policy, Policy):
         raise TypeError(
             f"policy must be an unamp.Policy, not {type(policy).__name__}; "
@@ -453,8 +454,8 @@ def _region_for(
     adapters = registry.adapters_in_use()
     for adapter in adapters:
         if adapter.compiling():
-            # What people write is checked as what it is where no compiler traces it. Not every
-            # compiler takes a policy as a constant; what it is made of they all do.
+            # Not every compiler takes a policy as a constant; all take its arguments. A value that
+            # is no policy stays as it is, so that its error is the same as without a compiler.
             if make is _policy_region and isinstance(arguments[0], Policy):
                 make, arguments = _region_of_values, (arguments[0]._values, *arguments[1:])
             return CapturedRegion(  # type: ignore[return-value]
@@ -462,12 +463,13 @@ def _region_for(
             )
     for flag in flags:
         if type(flag) is not bool:
-            return make(*arguments)  # which raises; below, 1 would be taken for True
+            return make(*arguments)  # raises an error; the cache below would take 1 for True
     try:
         return _built_once(adapters, make, arguments)
     except TypeError:
         if _is_hashable(arguments):
-            # `make` has raised; asked again it would find an iterator among them empty
+            # The error is that of `make`, which must not run again: an iterator among its
+            # arguments is empty now.
             raise
     hashable = tuple(tuple(each) if type(each) is list else each for each in arguments)
     return _built_once(adapters, make, hashable) if _is_hashable(hashable) else make(*arguments)
@@ -481,9 +483,9 @@ def _is_hashable(arguments: tuple[object, ...]) -> bool:
     return True
 
 
-# A forked process goes on inside of the regions that were open: the rest of its ``with`` blocks
-# computes under their policies, and leaves them. What adapters know of other threads is gone, so
-# regions close before that, and open again behind it.
+# A forked process goes on inside the regions that were open: the rest of its ``with`` blocks
+# computes under their policies, and closes them. After a fork, adapters forget the parent's other
+# threads: regions close before that, and open again after it.
 _forked_inside: list[Region] = []
 
 
@@ -496,7 +498,8 @@ def _open_in_child() -> None:
         return
     while _forked_inside:
         _forked_inside.pop(0).__enter__()
-    # A worker (a DataLoader's, a pool's) has no such blocks: it runs a function, outside.
+    # A worker process (a DataLoader's, a pool's) runs a function and no rest of a ``with`` block:
+    # its regions close before it begins.
     if (util := sys.modules.get("multiprocessing.util")) is not None:
         util.register_after_fork(_close_in_worker, _close_in_worker)
 

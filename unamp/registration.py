@@ -1,4 +1,4 @@
-"""Operations of one's own: a function gets a name in the vocabulary, and rules apply to it."""
+"""Registered operations: a user's function gets a name in the vocabulary, and rules apply to it."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def register_operation(
 
     Lists, groups, traces, files and everything else that names operations then know it.
 
-    A call of such a function is one whole: its tensors are cast as its rule says, and no rule
-    reaches what it is made of. Presets with lists treat it as one of theirs: with the rule
-    ``"low"`` as if it were on their allow list, with ``"float32"`` on their deny list. Lists and
-    levels of a policy go before, as for every operation; the preset ``"none"`` has no list.
+    A call of such a function is one operation: its tensors are cast as its rule says, and no rule
+    applies inside it. Presets with lists treat it as one of theirs: with the rule ``"low"`` as if
+    it were on their allow list, with ``"float32"`` on their deny list. A policy's own lists and
+    level go before, as for every operation; the preset ``"none"`` has no list.
 
         unamp.register_operation("mine::attention", kernels.attention, rule="low")
 
@@ -84,25 +84,24 @@ def register_operation(
         def log_density(x, mean): ...
 
     Args:
-        name: its canonical name, such as ``"mine::attention"``; none that the vocabulary knows, and
-            no ``*``.
+        name: its canonical name, such as ``"mine::attention"``: a new one, without ``*``.
         functions: any number of functions, of any frameworks, that are this operation: functions of
             Python or C++, objects that are called like one (a `jax.custom_vjp`), and classes with
             an ``apply`` (`torch.autograd.Function`, `paddle.autograd.PyLayer`). A function is
-            replaced in the module that it is of, and wherever a loaded module has it under a name;
-            a class gets another ``apply``. What stands nowhere (a function inside of another one)
-            is decorated instead.
+            replaced in every loaded module that has it under a name; a class gets another
+            ``apply``. A function that no module has (one inside another function) is decorated
+            instead.
         rule: the rule that presets with lists give it: ``"low"``, ``"float32"``, or ``"widest"``,
-            that of operations on no list.
+            the rule of operations on no list.
         parts: operations that it computes with; a user's ``deny`` of a part denies the whole.
 
     Returns:
-        What decorates further functions, and undoes the registration (`Registration.undo`).
+        The registration: it decorates further functions, and `Registration.undo` takes it back.
 
     Raises:
-        TypeError: for a name that is no string, and for what is no function.
+        TypeError: for a name that is no string, and for a value that is no function.
         ValueError: for a name or a function that is an operation already, an unknown rule or part,
-            and a function that stands nowhere. Nothing is registered then.
+            and a function that no loaded module has. Nothing is registered then.
     """
     _check_name(name)
     if rule not in _RULES:
@@ -128,7 +127,7 @@ def register_operation(
             if _operator(function) is None
             for place in _places(function)
         ]
-        for other in named_before:  # a list named it, and nobody had a rule for it
+        for other in named_before:  # added when a list named it: the registration replaces it
             known.remove(other)
         spellings: dict[str, tuple[str, ...]] = {}
         for framework, operator in operators:
@@ -158,10 +157,10 @@ class Registration:
         return f"<operation {self.name!r}{', undone' if self._undone else ''}>"
 
     def __call__(self, function: F) -> F:
-        """Return a function that is this operation: the given one, under the rule for it.
+        """Return a function that calls the given one under the operation's rule.
 
         Raises:
-            TypeError: for what is no function.
+            TypeError: for a value that is no function.
             ValueError: for a function that is an operation already, and after `undo`.
         """
         _check_function(function)
@@ -174,7 +173,7 @@ class Registration:
     ) -> Registration:
         """Give the conformance suite an example call of the operation on a framework.
 
-        By it the suite probes the operation's precision.
+        The suite measures the operation's precision with that call.
 
             normal = "normal 2x4x8"
             operation.example("torch", kernels.attention, normal, normal, normal, causal=True)
@@ -183,15 +182,15 @@ class Registration:
             framework: the framework, by its import name.
             function: what is called: a function of this operation, or one that calls it.
             args: positional arguments. A string such as ``"normal 4x8"`` is an array that the suite
-                makes (a kind and a shape; `unamp_conformance.check.arrays` has the kinds), a list
-                of them a list of tensors, anything else is passed on.
+                makes (a kind and a shape; `unamp_conformance.check.arrays` has the kinds). A list
+                of such strings is a list of tensors. Anything else is passed on.
             attributes: arguments by keyword, passed on.
 
         Returns:
             The registration itself.
 
         Raises:
-            TypeError: for what is no function.
+            TypeError: for a value that is no function.
             ValueError: for a framework that no adapter is installed for, and after `undo`.
         """
         if framework not in installed():
@@ -207,8 +206,9 @@ class Registration:
     def undo(self) -> None:
         """Put functions back where they were, and forget the operation.
 
-        Decorated functions are as they would be without it. A policy that was made with its name
-        raises an error in a region that opens. Programs that were compiled before stay as they are.
+        Decorated functions then run as without their decorator. A region whose policy names the
+        operation raises an error when it opens. Programs that were compiled before stay as they
+        are.
         """
         with _lock:
             if self._undone:
@@ -222,7 +222,7 @@ class Registration:
             _changed(self._operators)
 
     def _replace(self, function: Function, owner: Any, name: str) -> None:
-        # One wrapper for each function, wherever it stands: its holders compare it with `is`.
+        # One wrapper for each function, in all modules: programs compare functions with `is`.
         known = (made for other, made, _ in self._replaced if other is function)
         replacement = next(known, None) or _under_its_rule(self, function)
         is_class = isinstance(owner, type)
@@ -266,7 +266,7 @@ def _places(function: Function) -> list[tuple[Function, Any, str]]:
 
 
 def _operator(function: object) -> tuple[str, str] | None:
-    """Return the framework and qualified name of an operator that it dispatches, or None."""
+    """Return the framework that dispatches an operator, and its qualified name; else None."""
     spelling = next((found for name in NAMERS if (found := name(function))), None)
     framework, _, operator = (spelling or "").partition(".")
     return (framework, operator) if "::" in operator else None
@@ -275,7 +275,7 @@ def _operator(function: object) -> tuple[str, str] | None:
 def _changed(operators: object) -> None:
     """Have regions ask for their plans again.
 
-    Plans are made anew where a framework's own operators have other rules.
+    Adapters make new plans where operators of their frameworks have got other rules.
     """
     if operators:
         for adapter in adapters_in_use():
@@ -365,9 +365,9 @@ def _under_its_rule(registration: Registration, function: Function) -> Function:
 
 
 def of_every_operation(name: str, policy: Policy) -> Policy | None:
-    """Return the policy by which a compiler that reads source runs a registered operation.
+    """Return the policy for a registered operation's body, where a compiler reads its source.
 
-    It is for everything that the operation is made of.
+    Every operation in the body gets the rule of the registered one.
 
     Args:
         policy: the policy around its call, with lists of its own.
@@ -406,7 +406,7 @@ def _serves(adapter: object) -> bool:
 
 
 def _within(adapter: Any, value: object, wanted: Callable[[Tensor], bool]) -> list[Tensor]:
-    """Return the tensors of a framework in a value, however deep, that are wanted."""
+    """Return the wanted tensors of a framework in a value, at any depth."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -421,9 +421,9 @@ def _within(adapter: Any, value: object, wanted: Callable[[Tensor], bool]) -> li
 def _warn_of_unreached(
     adapter: Any, call: Function, warned: set[tuple[str, type]], value: object
 ) -> None:
-    """Warn of arguments with tensors in them that are no container.
+    """Warn of arguments that hold tensors, and that no adapter can open as containers.
 
-    Networks, functions, and the object whose method an operation is keep theirs to themselves.
+    Networks, functions, and an object whose own method is the operation are left out.
 
     Args:
         warned: the classes of its arguments that have been warned of, by framework.
@@ -470,7 +470,8 @@ class _Call(NamedTuple):
         """Carry the rule out, and report the call where a trace is open.
 
         Raises:
-            NotExpressible: where the function changes a copy, since its rule casts the argument.
+            NotExpressible: where the function changes an argument in place that was cast for it:
+                the change would be lost with the copy.
         """
         adapter = self.adapter
         device = adapter.device_of(tensors[0])
@@ -486,7 +487,7 @@ class _Call(NamedTuple):
         watched: Any = nullcontext()
         if shadowed:
             watched = adapter.second_run(_within(adapter, (args, kwargs), lambda tensor: True))
-        # It is one whole: no rule reaches into it, and nothing in it is reported.
+        # The call is one operation: no rule applies inside it, and nothing inside is reported.
         with (
             _off(adapter.framework),
             nullcontext() if observer is None else unreported(adapter.thread),
@@ -553,7 +554,7 @@ class _Call(NamedTuple):
         )
 
     def _cast(self, value: object, dtype: str | None) -> object:
-        """Return some arguments with their eligible tensors in a dtype; None leaves them."""
+        """Return a value with its eligible tensors in a dtype; None leaves them as they are."""
         return (
             value
             if dtype is None
@@ -562,7 +563,7 @@ class _Call(NamedTuple):
 
 
 def _replaced(adapter: Any, before: object, after: object) -> list[Callable[[], bool]]:
-    """Return, for each tensor and container replaced, what tells whether it is unchanged."""
+    """Return, for each tensor and container replaced, a test that the copy is unchanged."""
     if before is after:
         return []
     if adapter.is_tensor(before):
@@ -584,8 +585,8 @@ def _inside(adapter: Any, value: object) -> list[object]:
 
 @functools.cache
 def _off(framework: str) -> Region:
-    """Return the region in which no rule holds.
+    """Return a region in which no rule applies.
 
-    It is entered as it stands: a compiler that traces does not see it.
+    A plain `Region`, not `policy_region`, which a tracing compiler would capture.
     """
     return Region(Policy(enabled=False), framework=framework)

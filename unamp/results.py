@@ -1,4 +1,4 @@
-"""float32 results of functions, for what leaves a region: a metric, a derivative, an array."""
+"""Functions with float32 results, for values that leave a region: a metric, a derivative."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ WIDENED = "__unamp_float32_results__"
 
 @not_converted
 def float32_results(function: F) -> F:
-    """Decorate a function so that low tensors which it returns are float32.
+    """Decorate a function so that its results are float32 where they would be low.
 
-    What the function computes stays as the policy says; float16 and bfloat16 tensors in its result,
-    in any nesting of tuples, lists and dictionaries, are cast as they leave, and gradients flow
-    through the cast. It stands above a region's decorator, around which it is, or on a function
-    that is called inside a region:
+    The function computes as the policy says. float16 and bfloat16 tensors in its result, in any
+    nesting of tuples, lists and dictionaries, are cast to float32, and gradients flow through the
+    cast. Write it above a region's decorator, or on a function that is called inside a region:
 
         @unamp.float32_results
         @unamp.autocast(dtype="bfloat16")
@@ -37,8 +36,8 @@ def float32_results(function: F) -> F:
         function: any function or method, a coroutine function too.
 
     Raises:
-        TypeError: for what is no function, and for a generator function, which returns nothing
-            before it has ended.
+        TypeError: for a value that is no function, and for a generator function, which returns
+            nothing before it has ended.
     """
     if not callable(function) or isinstance(function, type):
         raise TypeError(
@@ -64,7 +63,7 @@ def float32_results(function: F) -> F:
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             return widened(function(*args, **kwargs))
 
-    vars(wrapper).pop(MARK, None)  # a region further in is that of the function inside
+    vars(wrapper).pop(MARK, None)  # `wraps` copied it, and the inner function has that region
     setattr(wrapper, WIDENED, True)
     converted_by_adapter(wrapper)
     return not_compiled(

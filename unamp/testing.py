@@ -1,4 +1,4 @@
-"""For tests: hold what really ran against what was promised."""
+"""Assertions for tests: the dtypes in which operations ran are those that were promised."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ class _Traced(Protocol):
 def assert_computed(
     trace: _Traced, promised: Mapping[str, object] | None = None, /, **more: object
 ) -> None:
-    """Assert in which dtype operations were computed, each time that they ran.
+    """Assert that operations were computed in the promised dtypes, each time that they ran.
 
-    ``assert_computed(trace, softmax="float32", linear="bfloat16")``. An operation that computed in
-    the low dtype by emulation counts as computed in it. Operations that are not named are not
-    looked at.
+    ``assert_computed(trace, softmax="float32", linear="bfloat16")``. An emulated operation counts
+    as computed in the low dtype. Operations that are not named are not looked at.
 
     Args:
         trace: a `Trace`.
@@ -36,8 +35,8 @@ def assert_computed(
 
     Raises:
         AssertionError: with a line for each operation that did not run or ran in another dtype.
-        TypeError, ValueError: for what is no trace, for an unknown operation or dtype, and where
-            nothing is promised.
+        TypeError, ValueError: for a value that is no trace, for an unknown operation or dtype, and
+            where nothing is promised.
     """
     __tracebackhide__ = True  # of pytest: the line that failed is the caller's
     records = getattr(trace, "records", None)

@@ -1,4 +1,4 @@
-"""The types of arguments, for whoever annotates code that calls unamp.
+"""Types of unamp's arguments, for annotations in code that calls it.
 
 They are for type checkers: at run time every argument is checked by its value, and the error says
 what is valid.
@@ -46,7 +46,7 @@ PresetName: TypeAlias = Literal[
 #: The names of a policy's dtype; see `unamp.dtypes.POLICY_DTYPES`.
 DtypeName: TypeAlias = Literal["float16", "bfloat16", "float32"]
 
-#: The names of what `unamp.tune` studies; see `unamp.dtypes.FLOAT8`.
+#: The names of the float8 formats that `unamp.tune` studies; see `unamp.dtypes.FLOAT8`.
 Float8Name: TypeAlias = Literal[
     "float8_e4m3", "float8_e4m3_rows", "float8_e5m2", "float8_e5m2_rows"
 ]
@@ -78,8 +78,8 @@ class _Scalar(Protocol):
     def itemsize(self) -> int: ...
 
 
-#: A dtype as every argument for one takes it. Its name is any string: it is a setting more often
-#: than a literal, and has more spellings (``"bf16"``, ``"torch.bfloat16"``) than a type can list.
+#: A dtype as every argument for one takes it. A name may be any string: it often comes from a
+#: setting, and has more spellings (``"bf16"``, ``"torch.bfloat16"``) than a type can list.
 DtypeLike: TypeAlias = str | TorchDtype | DtypeObject | type[_Scalar]
 
 

@@ -20,23 +20,23 @@ from unamp.errors import AdapterError, nearest, shortened
 #: The frameworks (and NVIDIA apex, whose lists are a preset) that the data file has spellings for.
 FRAMEWORKS = ("torch", "paddle", "mindspore", "tensorflow", "apex")
 
-#: The group of operations that users register, and that of other people's operators, which nobody
-#: has a rule for.
+#: The group of operations that users register, and that of libraries' operators that nobody has
+#: registered.
 REGISTERED, OPERATORS = "registered", "operator"
 
 #: Groups whose operations no level casts: an explicit entry of a preset or of the user still does.
 KEEPS_ITS_MEANING = frozenset({"shape", "creation", "random", "cast", "comparison", OPERATORS})
 
-#: Where inside a framework a name may stand that the vocabulary has without it
+#: Prefixes that a name may have inside a framework, and that the vocabulary leaves out
 #: (``torch.Tensor.add``).
 _INSIDE = ("", "Tensor.", "ops.aten.")
 
-#: Functions that give the spelling of a framework's own function, layer class or primitive, and
-#: None for what they do not know. The registry of adapters adds its own: adapters stand above the
-#: vocabulary, which asks them in this way alone.
+#: Functions that return the spelling of a framework's own function, layer class or primitive, and
+#: None for an object that they do not know. The registry of adapters adds its own, since the
+#: vocabulary must not import adapters.
 NAMERS: list[Callable[[object], str | None]] = []
 
-#: How people import frameworks.
+#: The usual short names of imported packages, each with its framework and the path inside that.
 _HEADS = {
     "tf": ("tensorflow", ""),
     "ms": ("mindspore", ""),
@@ -76,7 +76,7 @@ class Operation(NamedTuple):
     def keeps_its_meaning(self) -> bool:
         """Return whether a level's rule for "all other operations" leaves it alone.
 
-        It does so for casts, creation, random and shape-only operations.
+        It does so for every group of `KEEPS_ITS_MEANING`.
         """
         return self.group in KEEPS_ITS_MEANING
 
@@ -84,7 +84,7 @@ class Operation(NamedTuple):
     def is_cast(self) -> bool:
         """Return whether the operation is a cast or a move.
 
-        The call says the dtype or the device, and no list and no level another.
+        Its call states the dtype or the device, and no list or level changes that.
         """
         return self.group == "cast"
 
@@ -93,8 +93,8 @@ class Vocabulary(Mapping[str, Operation]):
     """All operations by canonical name, with `resolve` for every other spelling.
 
     Attributes:
-        generation: another number whenever operations have been added or removed, for what is made
-            of them.
+        generation: a number that changes when operations are added or removed: a part of the key of
+            what is made of them and kept.
     """
 
     def __init__(self, operations: Mapping[str, Operation]) -> None:
@@ -164,7 +164,7 @@ class Vocabulary(Mapping[str, Operation]):
     def add_spellings(self, framework: str, package: str) -> None:
         """Add the spellings that an adapter's package brings along.
 
-        It may bring none, and those added before stay.
+        The package may bring none, and those added before stay.
 
         Raises:
             AdapterError: for a bad file, and for a spelling that is another operation's already.
@@ -206,8 +206,8 @@ class Vocabulary(Mapping[str, Operation]):
             prefer: a framework whose spelling is meant where a bare name is ambiguous.
 
         Raises:
-            ValueError: for a name that nobody knows (the message has the closest known ones), and
-                for one that means different operations in different frameworks (it lists them).
+            ValueError: for an unknown name (the message has the closest known ones), and for one
+                that means different operations in different frameworks (the message lists them).
         """
         if prefer is not None and (found := self._spelled[prefer].get(name)):
             return found
@@ -222,8 +222,8 @@ class Vocabulary(Mapping[str, Operation]):
         meanings = {
             framework: table[name] for framework, table in self._spelled.items() if name in table
         }
-        # What an adapter brings must not make a word ambiguous that was not: it means something of
-        # its own only where no framework of the data file has it.
+        # A spelling that an adapter brings must not make a known word ambiguous: it counts only
+        # where no framework of the data file has that word.
         meanings = {
             framework: op for framework, op in meanings.items() if framework in FRAMEWORKS
         } or meanings
@@ -242,7 +242,7 @@ class Vocabulary(Mapping[str, Operation]):
     def _unknown(self, name: str) -> str:
         known = set(self._operations).union(*self._spelled.values())
         if len(name) > 2 * max(map(len, known)):
-            # nobody meant one of them, and to look for the nearest would take long
+            # no known name was meant, and a search for the nearest would take long
             return f"unknown operation {shortened(name)}; `unamp ops` lists all of them"
         hint = nearest(name, known) or nearest(
             name.rsplit(".", 1)[-1], known, "`unamp ops` lists all of them"
@@ -254,7 +254,7 @@ class Vocabulary(Mapping[str, Operation]):
 def vocabulary() -> Vocabulary:
     """Return the vocabulary; the first call reads its data file and those of installed adapters."""
     with _reading:
-        # where two threads are the first, both get one: what is added to another would be lost
+        # two threads that are first must get one vocabulary: additions to a second would be lost
         return _read()
 
 
@@ -273,8 +273,8 @@ def _read() -> Vocabulary:
 
     for point in entry_points("unamp.adapters"):
         if point.name not in FRAMEWORKS:
-            # A bad file is named where that adapter is registered; whoever does not use its
-            # framework goes on.
+            # The error for a bad file comes where that adapter is registered: programs that do not
+            # use its framework go on.
             with suppress(AdapterError):
                 read.add_spellings(point.name, point.module)
     return read

@@ -40,7 +40,7 @@ app = typer.Typer(
     invoke_without_command=True,
 )
 
-_KEPT = "unfinished"  # the folder in the output's that keeps results while a run is under way
+_KEPT = "unfinished"  # the folder, inside the output's, for results while a run is under way
 
 Names = list[str] | None
 
@@ -161,7 +161,7 @@ def conformance(
         jobs, timeout, keep=output / _KEPT, resume=resume, imports=imports or ()
     )
     report = _run(frameworks, devices, selection, options, quiet=as_json)
-    # it is there where anything was kept: not where no framework could be opened
+    # keeping results made the folder, but none were kept where no framework could be opened
     output.mkdir(parents=True, exist_ok=True)
     save(report, output / "results.json")
     shutil.rmtree(output / _KEPT, ignore_errors=True)
@@ -212,7 +212,7 @@ def _chosen(what: str, given: Names, valid: Iterable[str], otherwise: Iterable[s
 def _check_folder(output: Path) -> None:
     """Make the folder for the files before the run.
 
-    Hours later would be too late to learn that it cannot be made.
+    An error must come now, and not after hours of checks.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)

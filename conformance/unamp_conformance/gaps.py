@@ -1,8 +1,8 @@
-"""Known gaps: what is expected to fail, with the reason, in one file per framework.
+"""Known gaps: the checks that are expected to fail, with the reason, in one file per framework.
 
-A gap must say exactly what fails: where one of its checks passes, or where it matches no check at
-all, that is an error. Gaps of ``agreement`` say where a framework's function is another than the
-canonical one: they are held against its comparisons with the frameworks that have no such gap.
+A gap must cover exactly the checks that fail: it is an error where one of them passes, or where the
+gap matches no check at all. Gaps of ``agreement`` are about functions of a framework that differ
+from the canonical ones: they cover its comparisons with the frameworks that have no such gap.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class KnownGap:
         policies, devices: likewise.
         reason, link: why, and where that is written down.
         versions: the framework's versions that have the gap, e.g. ``">=2.6,<3"``.
-        where: what of the machine and of the framework on it the gap needs, by the names of
-            `unamp.adapter.machine.facts`, e.g. ``{onednn_bfloat16 = false}``. All must hold: a
-            value is what the fact is, a list what it is one of, and for a number a range such as
-            ``">=2"``.
-        ways: the ways in which it is so, where the check is ``ways``.
+        where: the facts of the machine, and of the framework on it, that the gap needs, by the
+            names of `unamp.adapter.machine.facts`, e.g. ``{onednn_bfloat16 = false}``. All must
+            hold: a fact is equal to the value, or to one of a list, or a number is in a range such
+            as ``">=2"``.
+        ways: the ways that have the gap, where the check is ``ways``.
     """
 
     check: str
@@ -69,7 +69,7 @@ class KnownGap:
     ways: tuple[str, ...] = ("*",)
 
     def covers(self, result: Result) -> bool:
-        """Return whether a result is of this gap."""
+        """Return whether the gap covers a result."""
         pairs = (
             (result.subject, self.subjects),
             (result.policy, self.policies),
@@ -117,7 +117,7 @@ def parse(text: str, name: str) -> tuple[KnownGap, ...]:
     """Return the gaps in a file's text.
 
     Raises:
-        BadGaps: naming the file and the entry.
+        BadGaps: for a bad entry; the message names the file and the entry.
     """
     try:
         data = tomllib.loads(text)
@@ -132,7 +132,7 @@ def parse(text: str, name: str) -> tuple[KnownGap, ...]:
 
 
 def fits(where: Mapping[str, Any], facts: Mapping[str, Fact]) -> bool:
-    """Return whether the facts are all that is asked for."""
+    """Return whether the facts meet all conditions of a gap."""
     return all(name in facts and _is(facts[name], wanted) for name, wanted in where.items())
 
 
@@ -142,7 +142,7 @@ def that_hold(framework: str, version: str, facts: Mapping[str, Fact]) -> list[K
 
 
 def in_vain(gaps: Iterable[KnownGap], version: str, facts: Mapping[str, Fact]) -> list[str]:
-    """Return a sentence for each gap of a version that asks for a fact that nobody tells."""
+    """Return a sentence for each gap of a version that asks for an unknown fact."""
     valid = {*facts, *INSTRUCTION_SETS}
     asked = [
         (gap, name)
@@ -171,12 +171,12 @@ def apply(
 
     Args:
         gaps: the framework's gaps.
-        results: what was found.
+        results: the results.
         version: the framework's version.
-        facts: what is known of the machine and of the framework on it.
-        whole: whether nothing was deselected; only then can a gap that matches nothing be told.
-        others: gives what was not run all the same, because only a full run does; a gap may be of
-            that.
+        facts: the facts of the machine and of the framework on it.
+        whole: whether nothing was deselected; only then is a gap that matches nothing reported.
+        others: returns results for the checks that a full run alone does; a gap may cover one of
+            these.
 
     Returns:
         The results, failed ones of a gap as ``gap`` and passed ones as ``fixed``, and a sentence
@@ -205,7 +205,7 @@ def apply(
 def mark(result: Result, gap: KnownGap) -> Result:
     """Return a result as marked by a gap that covers it.
 
-    It is expected where it failed, and an error where it passed.
+    A result that failed is expected now, and one that passed is an error.
     """
     if result.status in ("lost", "failed", "crashed", "hung"):
         return replace(result, status="gap", reason=f"{gap.reason} {gap.link}".strip())
@@ -265,7 +265,7 @@ def _check_kinds(entry: Mapping[str, object], where: str) -> None:
 
 
 def _is(fact: Fact, wanted: Any) -> bool:
-    """Return whether a fact is what a gap asks for."""
+    """Return whether a fact meets one condition of a gap."""
     return any(
         _within(str(fact), one)
         if _is_range(one) and type(fact) is int

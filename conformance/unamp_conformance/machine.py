@@ -30,14 +30,14 @@ def cores() -> int:
     """Return the number of cores this process may use."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # where there is no such thing as affinity
+    except AttributeError:  # not every system has affinity
         return os.cpu_count() or 1
 
 
 def _system() -> str:
     """Return the operating system, with its C library where that is told.
 
-    exp and log come from the library, and nothing comes from the kernel.
+    Numbers depend on the library, which has exp and log, and not on the kernel.
     """
     library = " ".join(platform.libc_ver())
     return (

@@ -24,7 +24,7 @@ __all__ = ["Check", "parameters"]
 class _Work:
     """An item that is done once and gives several checks their results.
 
-    The checks of a network come of one run.
+    One run of a network serves all its checks.
     """
 
     def __init__(self, subject: Subject, item: Item, full: bool) -> None:
@@ -41,7 +41,7 @@ class Check:
     """One check.
 
     Args:
-        work: what gives its result.
+        work: the item that gives its result.
         kind: the kind of check.
         policy: the policy's name; ``-`` for none.
     """
@@ -56,7 +56,7 @@ class Check:
         return Result(self.kind, item.subject, self.policy, device, "passed", way=item.way)
 
     def run(self) -> None:
-        """Run the item; what is wrong fails the calling test."""
+        """Run the item, and fail the calling test where the check does not hold."""
         result = next((result for result in self.work.results if result.check == self.kind), None)
         if result is None:
             pytest.fail(
@@ -94,7 +94,7 @@ def parameters(framework: str | None, device: str, selected: Mapping[str, Any]) 
         selected: the arguments of `Selection`.
 
     Raises:
-        pytest.UsageError: for names that nothing has, and where the framework cannot be used.
+        pytest.UsageError: for unknown names, and where the framework cannot be used.
     """
     if framework is None or framework not in installed():
         given = (

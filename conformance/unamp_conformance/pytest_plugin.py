@@ -1,8 +1,8 @@
 """The suite as ordinary tests: ``pytest --pyargs unamp_conformance --unamp-framework=torch``.
 
 This module is loaded with every run of pytest wherever unamp is installed, so it imports nothing of
-unamp: the suite is imported, and the framework, once its tests are collected. For the tests of
-whoever uses unamp there is the fixture `assert_computed`.
+unamp: the suite is imported, and the framework, once its tests are collected. The fixture
+`assert_computed` is for users' own tests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 __all__ = ["assert_computed", "pytest_addoption", "pytest_generate_tests"]
 
-#: Options that select, with what they select.
+#: The options that select checks, each with the thing that it names.
 _SELECTING = {
     "preset": "a preset",
     "level": "a level: O0, OD, O1, O2 or O3",
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def assert_computed() -> Callable[..., None]:
-    """Return `unamp.testing.assert_computed`, which holds a trace against promised dtypes."""
+    """Return `unamp.testing.assert_computed`, which compares a trace with promised dtypes."""
     from unamp.testing import assert_computed
 
     return assert_computed
@@ -71,6 +71,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 {**selected, "full": option("unamp_full")},
             )
         except pytest.UsageError as error:
-            # pytest shows it with a traceback, this with its words alone
+            # pytest shows a UsageError with a traceback here, and this error with its words alone
             raise pytest.Collector.CollectError(str(error)) from error
         metafunc.parametrize("unamp_check", chosen)

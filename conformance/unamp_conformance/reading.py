@@ -1,6 +1,6 @@
 """Reading ``results.json``, which may come from anywhere.
 
-Whatever is wrong with it is one clear error.
+Any defect of the file raises one clear error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def load(path: Path) -> Report:
     """Read the file that `unamp_conformance.results.save` wrote.
 
     Raises:
-        BadResults: naming the file and what is wrong with it.
+        BadResults: for a bad file; the message names it and says what is wrong.
         OSError: where it cannot be read.
     """
     try:
@@ -46,7 +46,7 @@ def load(path: Path) -> Report:
 
 
 def results_from(data: Any) -> tuple[Result, ...]:
-    """Return the results of a list that `unamp_conformance.results.sayable` said.
+    """Return the results of a list of those that `unamp_conformance.results.sayable` made.
 
     Raises:
         BadResults: where it is something else.
@@ -132,7 +132,7 @@ def _details(where: str, value: Any) -> dict[str, Any]:
     return found
 
 
-#: The details that others compute with; any other is only ever shown.
+#: The details that are computed with; all others are only shown.
 _DETAILS: Mapping[str, Reader[object]] = {
     "error": optional(number),
     "bound": number,

@@ -38,7 +38,7 @@ SCHEMA = 3
 #: were no ways, and with them no status "lost" and none "refused".
 READABLE = (1, 2, SCHEMA)
 
-#: What a check can come to.
+#: The statuses of a check, each with its meaning.
 STATUSES = {
     "passed": "as the policy says",
     "refused": (
@@ -60,7 +60,7 @@ STATUSES = {
     "hung": "the framework's process did not finish this check in time",
 }
 
-#: What each status looks like besides its colour, for those who cannot see colours.
+#: The sign of each status beside its colour, for readers who cannot see colours.
 SIGNS = {
     "passed": "●",
     "refused": "⊘",
@@ -106,7 +106,7 @@ class BadResults(ValueError):
 class Finding:
     """The outcome of one check, before it has a place in a report.
 
-    It is a status of `STATUSES`, what to say, and observations.
+    It has a status of `STATUSES`, a message, and observations.
     """
 
     status: str
@@ -125,7 +125,7 @@ class Result:
         device: ``"cpu"`` or ``"gpu"``.
         status: one of `STATUSES`.
         message: what is wrong, for a person; empty where nothing is.
-        reason: for a known gap, why.
+        reason: the reason of a known gap.
         details: observations; ``error`` and ``bound`` where numbers were compared, ``trace`` where
             one helps.
         seconds: how long it took.
@@ -156,7 +156,7 @@ class Result:
 class FrameworkRun:
     """One framework's part of a run: where it ran, and how that ended.
 
-    It ended as ``"finished"``, or with what went wrong.
+    `ended` is ``"finished"``, or says what went wrong.
 
     The facts are those of `unamp.adapter.machine.facts`, the variables those of the environment
     that change them.
@@ -174,7 +174,7 @@ class FrameworkRun:
 
     @property
     def compares(self) -> bool:
-        """Return whether it holds two frameworks against each other."""
+        """Return whether it compares two frameworks with each other."""
         return " and " in self.framework
 
     @property
@@ -205,7 +205,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the run; what failed weighs more than what could not run."""
+        """The verdict on the run; a failure weighs more than a part that could not run."""
         if any(run.wrong for run in self.runs):
             return Verdict.DOES_NOT_CONFORM
         statuses = {result.status for run in self.runs for result in run.results} - {

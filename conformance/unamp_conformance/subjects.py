@@ -78,7 +78,7 @@ class Subject:
     """A framework on a device.
 
     Args:
-        framework: its name, which is that of its package too.
+        framework: the framework's name, which is its package's, too.
         device: ``"cpu"``, ``"gpu"``, `SECOND`, or the name of an `AbsentDevice`.
 
     Raises:
@@ -173,7 +173,7 @@ class Subject:
     def spelled(self) -> list[str]:
         """Return the operations that the framework has, by the vocabulary or by its adapter.
 
-        Of those that users registered, the ones that have an example call.
+        Of the operations that users registered, it returns those with an example call.
         """
         bound = self.operations.names()
         return [
@@ -206,11 +206,10 @@ class Subject:
         return policy.delegated(self.framework, word) or policy.replace(enabled=False)
 
     def rule(self, policy: Policy, op: str) -> Rule | None:
-        """Return the rule for an operation; None where it is the framework's own affair.
+        """Return the rule for an operation; None where the framework decides.
 
-        The framework's own affair is everything that the lists of the framework's own AMP do not
-        name, under the preset ``native``: the framework has no levels, and a policy delegated to it
-        says nothing about the rest.
+        Under the preset ``native`` the framework decides about everything that the lists of its own
+        AMP do not name: it has no levels, and a policy delegated to it says nothing about the rest.
         """
         stated = self.stated(policy)
         if preset(policy.preset).delegates and stated.active:

@@ -1,16 +1,16 @@
-"""Devices that are not here, and whose programs a framework can write down all the same.
+"""Devices that are not here, but whose programs a framework can write down.
 
-An adapter lists them for conformance: a framework's `Operations` that has a method
-``absent_devices()`` returns them; without the method there are none. Nothing is computed: what is
-read are decisions, the dtypes in which a program would compute on the device, and never numbers.
+An adapter lists them for conformance: the method ``absent_devices()`` of a framework's `Operations`
+returns them; without the method there are none. Nothing is computed: the suite reads decisions, the
+dtypes in which a program would compute on the device, and never numbers.
 
 The suite calls ``read(function, leaves, others, buffers)`` with
 
 - ``function``: calls the framework's operations with three lists of tensors, and opens the region
   itself. It names each call by ``place``;
-- ``leaves``, ``others``, ``buffers``: NumPy arrays, of which tensors on the device are made: what
-  is differentiated, what is not, and running statistics. With leaves, ``function`` returns a
-  scalar, and the backward pass is read too where it can be.
+- ``leaves``, ``others``, ``buffers``: NumPy arrays from which tensors on the device are made: those
+  that are differentiated, those that are not, and running statistics. With leaves, ``function``
+  returns a scalar, and the backward pass is read too where it can be.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from unamp.vocabulary import vocabulary
 if TYPE_CHECKING:
     import numpy as np
 
-#: The kinds of operation that show a precision, and what calls give others. The rest move numbers.
+#: The kinds of operation that show a precision, and the result of one call that another takes. All
+#: other operations move numbers.
 Kind = Literal["product", "reduction", "transcendental", "elementwise", "result"]
 
 #: The kinds by the groups of the vocabulary. Elementwise functions are looked at one by one.
@@ -70,14 +71,14 @@ class Computed(NamedTuple):
     """One operation of a program.
 
     Attributes:
-        place: the call of the function that it is of, as ``place`` named it; empty outside of all.
-        backward: whether it is of the backward pass.
+        place: the call that it belongs to, as ``place`` named it; empty outside of all calls.
+        backward: whether it belongs to the backward pass.
         name: the framework's name for it.
         kind: its kind.
         operands, results: the names of the floating dtypes among its operands and its results.
-        entered: the dtypes in which the numbers entered its place that the operands are made of. A
-            framework adds numbers of a low dtype up in float32; that they are low tells it from a
-            policy that is not followed.
+        entered: the dtypes that the numbers behind the operands had when they entered the place.
+            Frameworks add low numbers up in float32: a low dtype here shows that the policy is
+            followed all the same.
     """
 
     place: str
@@ -104,9 +105,9 @@ def kind_of(op: str) -> Kind | None:
 
 
 class Numbers(NamedTuple):
-    """The numbers of a value: the place that made them, and the dtypes that entered it.
+    """The origin of a value's numbers: the place that made them, and the dtypes that entered it.
 
-    They are the dtypes of the numbers that it made them of. A constant is made of none.
+    The dtypes are those of the numbers from which the place made them. A constant has none.
     """
 
     place: str
@@ -117,7 +118,7 @@ class Numbers(NamedTuple):
 def entering(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> frozenset[str]:
     """Return the dtypes in which the numbers of a value entered a place.
 
-    They are its own dtypes where another place made it, and none for a constant.
+    They are the value's own dtypes where another place made it, and none for a constant.
 
     Args:
         made: what is known of the value; None where no operation of the program made it.
@@ -132,9 +133,9 @@ def entering(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> froze
 
 
 def result_of(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> tuple[Computed, ...]:
-    """Return the result of another place that an operation at a place takes as an operand.
+    """Return an operand as the result of the other place that made it; empty where none did.
 
-    Empty where the operand is none. The arguments are as `entering` has them.
+    See `entering` for the arguments.
     """
     if made is None or made.place in ("", place) or made.backward or not dtypes:
         return ()
@@ -144,8 +145,7 @@ def result_of(made: Numbers | None, dtypes: tuple[str, ...], place: str) -> tupl
 class Programs(NamedTuple):
     """The operations of a function's programs for the absent device and for the CPU, in order.
 
-    None for the CPU where kernels there are others, or it has no such program: the two cannot be
-    held against each other.
+    `cpu` is None where the CPU has other kernels or no such program: the two cannot be compared.
     """
 
     there: Sequence[Computed]
@@ -167,17 +167,17 @@ class AbsentDevice:
     """A device that is not here.
 
     Args:
-        name: how its programs are come by, and the framework's word for it: ``"lowered:cuda"``.
+        name: the way to its programs, and the framework's word for it: ``"lowered:cuda"``.
         read: writes a function's programs down; see the module.
         place: names the operations that are called inside of it.
         region: the device that a region is opened for; None where regions are alike on all devices.
-        reason: says in a few words why a function has no program, given what the framework raised.
-        run: calls a function, with the arguments of ``read``, for a trace: on the CPU, where a
-            trace does not see it as a program is written down, or without the backward pass. Then
-            that run says what is decided. None where ``read`` does.
-        beside: others that have programs of the same functions which call other kernels: the graph
-            that a compiler traces, and the CPU's. What ``read`` reads must compute in the same
-            dtypes as each of them, place by place.
+        reason: says in a few words why a function has no program, given the framework's error.
+        run: calls a function for a trace, with the arguments of ``read``, where a trace cannot see
+            a program as it is written down. It may do so on the CPU and without the backward pass;
+            the decisions are those of this run. None where a trace sees ``read``.
+        beside: other devices with programs of the same functions that call other kernels: the graph
+            that a compiler traces, and the CPU's. At each place the program that ``read`` reads
+            must compute in the same dtypes as each of theirs.
     """
 
     name: str
@@ -191,7 +191,7 @@ class AbsentDevice:
     def unreadable(self, error: Exception) -> Unreadable:
         """Return the error for a function without a program.
 
-        It is made from what the framework raised outside of any region.
+        It quotes the framework's error, which was raised outside of any region.
         """
         return Unreadable(
             self.name, self.reason(error) or "the framework itself refuses the call", error

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The leaves of a container of a framework's own kind, and the function that makes one of others.
+#: The leaves of a framework's own container, and the function that makes one from other leaves.
 Opened = tuple[Sequence[object], Callable[[Sequence[object]], object]]
 
 
@@ -31,23 +31,23 @@ def mapped(
     Args:
         value: the value.
         is_tensor: tells which values are tensors.
-        change: returns what takes a tensor's place.
-        opened: opens further containers, as `unamp.adapter.registered` says; None where these three
-            are all.
+        change: returns the replacement of a tensor.
+        opened: opens further containers, as `unamp.adapter.registered` says; None: there are no
+            others.
     """
     if is_tensor(value):
         return change(value)
     if isinstance(value, dict):
         changed = {key: mapped(item, is_tensor, change, opened) for key, item in value.items()}
         if all(map(is_, value.values(), changed.values())):
-            return value  # the function may change it
+            return value  # the same object: the function that gets it may change it
         if type(value) is dict:
             return changed
-        made = copy.copy(value)  # its class need not be made of items alone: `defaultdict`
+        made = copy.copy(value)  # its class may take more than items: `defaultdict`
         try:
             for key, item in changed.items():
                 made[key] = item
-        except TypeError:  # it takes no items: a dictionary in a graph of torch.fx
+        except TypeError:  # no item can be set: a dictionary in a graph of torch.fx
             return type(value)(changed)
         return made
     if isinstance(value, (tuple, list)):
@@ -64,8 +64,8 @@ def mapped(
         return value
     before, made_of = found
     after = [change(leaf) if is_tensor(leaf) else leaf for leaf in before]
-    # Where nothing changes it stays the object that it is: to make another one may cost a check, or
-    # lose what it knows.
+    # Without a change it stays the same object: a new one may cost a check, or lose state of the
+    # old one.
     return value if all(map(is_, before, after)) else made_of(after)
 
 
@@ -82,7 +82,7 @@ def within(value: object, kinds: type[T] | tuple[type[T], ...]) -> Iterator[T]:
 
 
 def leaves(value: object) -> Iterator[Any]:
-    """Return the leaves of lists, tuples and dictionaries, however deep."""
+    """Return the leaves of lists, tuples and dictionaries, at any depth."""
     if isinstance(value, (list, tuple)):
         for item in value:
             yield from leaves(item)
@@ -133,16 +133,16 @@ def nesting(
 ) -> Nesting:
     """Return the functions that look for tensors in arguments, made for one framework.
 
-    Every call in a region comes through here: no generators, the commonest kinds first, and nothing
-    but `is`, since a framework's dtypes may take longer to compare than all else.
+    Every call in a region runs them: they use no generators, ask for the commonest kinds first, and
+    compare by `is` alone, since `==` of a framework's dtypes may take longer than all the rest.
 
     Args:
-        tensor: the class of nearly all tensors; None where their `dtype` is none of those objects.
-        parameter: the class of parameters; the same one again, where they have none that is asked
-            for; None likewise.
+        tensor: the class of nearly all tensors; None where their `dtype` is not one of `eligible`.
+        parameter: the class of parameters, for which the same holds; where parameters need no class
+            of their own, the same as `tensor`.
         others: further classes of tensors.
-        eligible: the dtypes that rules cast, each the one object that it is.
-        dtype_of: the dtype of a tensor of any class but the first two, as one of those objects.
+        eligible: the dtypes that rules cast, each the one object that the framework has for it.
+        dtype_of: returns the dtype of a tensor of any other class, as one of `eligible`.
     """
     kinds = tuple(kind for kind in (tensor, parameter, *others) if kind is not None)
     first, second, third = eligible

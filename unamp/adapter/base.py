@@ -1,7 +1,7 @@
-"""The answers that most adapters give alike, in `BaseAdapter`.
+"""`BaseAdapter`: the answers that most adapters share.
 
-An adapter derives from it, and says what differs. The rest of the contract are functions of the
-modules beside it, which the body of its class names one by one::
+An adapter derives from it, and defines what differs. The rest of the contract is in functions of
+the adapter's other modules, which the body of its class names one by one::
 
     class ToyAdapter(BaseAdapter):
         framework = "toy"
@@ -9,8 +9,8 @@ modules beside it, which the body of its class names one by one::
         gradients = scaling.ToyGradients               # a class: it is called
         wrap = networks.wrap                           # a function that takes the adapter first
 
-A type checker holds them against `Adapter` where one is handed over as such, and the registry when
-it is registered.
+A type checker compares them with `Adapter` where an adapter is passed as one, and the registry does
+so when the adapter is registered.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from unamp.policy import Policy
 
 
 class BaseAdapter(CapturesNothing, PlanDecides):
-    """The answers that most adapters give alike.
+    """The answers that most adapters share.
 
-    Those about compilers and registered operations are in its bases.
+    The answers about compilers and registered operations are in its bases.
 
     Args:
         requires: the versions of the framework that the adapter works with.
 
     Attributes:
-        dtypes: the names of the dtypes that the adapter computes in; every one that a policy can
-            name, unless it says fewer.
+        dtypes: the names of the dtypes that the adapter computes in; every known one, unless the
+            adapter names fewer.
     """
 
     framework: str
@@ -56,7 +56,7 @@ class BaseAdapter(CapturesNothing, PlanDecides):
         return tuple(kind for kind in DEVICES if kind in present)
 
     def support(self, device: str, dtype: str) -> Support:
-        """Return the support that `kernels` knows for the adapter's dtypes; no other has any."""
+        """Return the support that `kernels` knows for a dtype of the adapter; others have none."""
         return self.kernels(device, dtype) if dtype in self.dtypes else Support.UNSUPPORTED
 
     def kernels(self, device: str, dtype: str) -> Support:
@@ -76,5 +76,5 @@ class BaseAdapter(CapturesNothing, PlanDecides):
         return None
 
     def made_by(self, tensor: Tensor) -> Iterator[str]:
-        """Give nothing: what a tensor came from is not known."""
+        """Return no operations: those that a tensor came from are not known."""
         return iter(())

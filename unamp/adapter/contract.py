@@ -28,7 +28,7 @@ from unamp.policy import Policy
 #: whatever accelerator there is. Others are one framework's own; see `NamesDevices`.
 DEVICES = ("cpu", "gpu")
 
-#: What `Adapter.runtime` tells of one thing.
+#: The value of one fact of `Adapter.runtime`.
 Fact = bool | int | str
 
 
@@ -64,7 +64,7 @@ class Realisation(Protocol):
     """
 
     def enter(self) -> object:
-        """Put the policy in force in this thread; what it returns is handed to `exit`."""
+        """Put the policy in force in this thread; return the token for `exit`."""
 
     def exit(self, token: object) -> None:
         """Put back what was in force before.
@@ -77,7 +77,7 @@ class Decoration(NamedTuple):
     """A request of `unamp.decorate`; see there.
 
     Attributes:
-        dtype: what parameters are cast to, of `unamp.dtypes.LOW_DTYPES`.
+        dtype: the dtype that parameters are cast to, of `unamp.dtypes.LOW_DTYPES`.
         master_weights: whether optimizers step float32 copies of the low parameters.
         master_grad: whether the gradients of low parameters are kept in float32.
         save_dtype: the dtype of floating parameters in a saved network; None leaves them.
@@ -99,27 +99,27 @@ class Gradients(Protocol):
     device or on several.
     """
 
-    #: what the caller handed over, in the framework's usual form, unscaled once `unscale` ran;
-    #: None where the parameters hold them
+    #: the gradients that the caller handed over, in the framework's usual form, unscaled once
+    #: `unscale` ran; None where the parameters hold them
     values: Any
 
     def dtypes(self) -> frozenset[str]:
-        """Return the names of the dtypes that the optimizer takes them in; empty without gradients.
+        """Return the names of the dtypes in which the optimizer takes gradients; empty without any.
 
-        Low gradients of parameters with float32 master weights count as ``"float32"``, and are that
-        once `unscale` ran.
+        Low gradients of parameters with float32 master weights count as ``"float32"``: they have
+        that dtype once `unscale` ran.
         """
 
     def unscale(self, scale: float) -> None:
         """Divide the gradients by the loss scale, and check that they are finite.
 
-        Low gradients are divided in float32. Those that are held are changed where they are; those
-        handed over are replaced in `values`. What is not finite stays so: it is there to be named.
-        Does not wait for the device where the framework can do without.
+        Low gradients are divided in float32. Gradients that parameters hold are changed in place;
+        gradients that were handed over are replaced in `values`. Numbers that are not finite stay,
+        for `first_nonfinite`. Nothing waits for the device where the framework can do without.
         """
 
     def overflow(self) -> bool | None:
-        """Return whether one was infinite or NaN when `unscale` ran; None without gradients.
+        """Return whether a gradient was infinite or NaN when `unscale` ran; None without any.
 
         It may wait for the device.
         """
@@ -127,15 +127,15 @@ class Gradients(Protocol):
     def first_nonfinite(self, network: Any) -> str | None:
         """Return the name of the first parameter whose gradient is infinite or NaN now, or None.
 
-        The first is that in the optimizer's order.
+        The order is the optimizer's.
 
         Args:
-            network: whose names to use; None is whatever name the framework or the optimizer gave
-                the parameter.
+            network: the network whose names are used; None uses the name that the framework or the
+                optimizer gave the parameter.
         """
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Let the optimizer take its step with them, and return what it returns.
+        """Let the optimizer take its step with the gradients, and return its result.
 
         Further arguments are the optimizer's.
         """
@@ -156,7 +156,7 @@ class Adapter(Protocol):
         """Check every private hook that the adapter will use; `requires` is checked before.
 
         Raises:
-            FrameworkNotSupported: naming the framework's version and the hook that is missing.
+            FrameworkNotSupported: where a hook is missing; the message names it and the version.
         """
 
     def devices(self) -> tuple[str, ...]:
@@ -169,17 +169,17 @@ class Adapter(Protocol):
         """Return the time of a training step in a low dtype, as a multiple of float32's.
 
         This is a rule of thumb for a warning, measured on three linear layers of 512 with 1024
-        rows. 1.0 where it is not slower, or nobody knows.
+        rows. 1.0 where it is not slower, or where that is not known.
         """
 
     def runtime(self) -> Mapping[str, Fact]:
-        """Return the facts that the framework computes with in this process, by name.
+        """Return facts about how the framework computes in this process, by name.
 
-        They are its build, libraries, instructions and threads: what the framework uses, not what
-        the processor could do. Where an environment variable forbids an instruction set, the answer
-        says so, if the framework does. What it does not tell is left out. Names are lower case;
-        those that mean the same in every framework are ``onednn`` (whether it is in use) and
-        ``threads`` (how many compute one operation).
+        They are about its build, libraries, instructions and threads: about those in use, not about
+        all that the processor has. Where an environment variable forbids an instruction set, the
+        fact says so if the framework does. A fact that the framework does not tell is left out.
+        Names are lower case; ``onednn`` (whether it is in use) and ``threads`` (the number that
+        compute one operation) mean the same in every framework.
         """
 
     def gaps(self) -> tuple[Gap, ...]:
@@ -201,7 +201,8 @@ class Adapter(Protocol):
         Args:
             sink: takes the records, and gives a hook where a trace wants the gradients of the
                 results; see `unamp.adapter.open_traces.Observer`.
-            values: whether they have statistics of the results. Without, no device is waited for.
+            values: whether the records have statistics of the results. Without, nothing waits for a
+                device.
         """
 
     def is_tensor(self, value: object) -> bool:
@@ -219,8 +220,8 @@ class Adapter(Protocol):
     def native_policy(self, device: str) -> Policy | None:
         """Return the policy of the framework's own AMP where that decides in this thread, or None.
 
-        It has the preset ``native``. A region of ours that covers the device decides, whatever the
-        framework's own says of itself.
+        The policy has the preset ``native``. Where a region of unamp covers the device, that region
+        decides, whatever the framework's own AMP reports about itself.
         """
 
     def is_network(self, value: object) -> bool:
@@ -229,8 +230,8 @@ class Adapter(Protocol):
     def wrap(self, network: Any, policy: Policy) -> Any:
         """Return a network that computes under a policy.
 
-        `unamp.networks.call_under` says what is cast. Parameters are those of the given network, as
-        they are. See `unamp.auto_mixed_precision`.
+        `unamp.networks.call_under` does the casts. Both networks share the parameters, which stay
+        as they are. See `unamp.auto_mixed_precision`.
         """
 
     def is_optimizer(self, value: object) -> bool:
@@ -252,10 +253,10 @@ class Adapter(Protocol):
         """Run one backward pass, for the optimizer's parameters in a network.
 
         Args:
-            compute: gives the scalar to differentiate, and a tensor that is returned: a scaled
+            compute: returns the scalar to differentiate, and a tensor that is handed on: a scaled
                 loss, and the loss itself.
             network: the network.
-            optimizer: the optimizer. Gradients that its parameters held before are gone; it is
+            optimizer: the optimizer. Gradients that its parameters held before are dropped; it is
                 built where it has to be.
 
         Returns:
@@ -272,7 +273,7 @@ class Adapter(Protocol):
     def gradients(self, optimizer: Any, given: Any) -> Gradients:
         """Return the gradients for an optimizer's next step.
 
-        Nothing is read from the parameters before it is asked for.
+        Nothing is read from the parameters before a method needs it.
 
         Args:
             optimizer: the optimizer; None where a caller only wants `given` unscaled.
@@ -287,13 +288,13 @@ class Adapter(Protocol):
     def decorate(
         self, networks: Sequence[Any], optimizers: Sequence[Any], decoration: Decoration
     ) -> None:
-        """Cast networks' parameters where they are, and let optimizers step their master weights.
+        """Cast networks' parameters in place, and let optimizers step their master weights.
 
-        See `unamp.decorate`. The objects stay the same ones: a parameter, a group and a schedule
-        that somebody holds goes on being in use.
+        See `unamp.decorate`. The objects stay the same: a parameter, a group or a schedule that a
+        program holds stays in use.
 
         Raises:
-            TypeError: where an excluded layer is none.
+            TypeError: where an excluded layer is no layer.
             ValueError: where a parameter to be cast is low already, or an optimizer has state or is
                 decorated already. Nothing is changed then.
         """
@@ -301,7 +302,7 @@ class Adapter(Protocol):
     def spelling(self, value: object) -> str | None:
         """Return the spelling of one of the framework's functions, layer classes or primitives.
 
-        The framework stands in front. None for anything else.
+        It begins with the framework's name. None for anything else.
         """
 
     def check_compiled(self, policy: Policy, device: str) -> None:
@@ -320,7 +321,7 @@ class Adapter(Protocol):
     def enter_captured(self, key: int) -> None:
         """Open a region, by its number.
 
-        Called in traced code: it is nothing but one call that becomes a node of the graph.
+        Traced code calls it, and the call becomes one node of the graph.
         """
 
     def leave_captured(self, key: int) -> None:
@@ -336,16 +337,16 @@ class TellsOfDtypes(Protocol):
 
     @property
     def dtype_errors(self) -> str:
-        """A regular expression that is found in messages of the framework's errors about dtypes."""
+        """A regular expression that matches messages of the framework's errors about dtypes."""
 
     def made_by(self, tensor: Any) -> Iterator[str]:
-        """Give the operations that a tensor came from, the last first, as far as they are known."""
+        """Yield the operations that a tensor came from, the last first, as far as known."""
 
 
 class CapturesNothing:
-    """The part of an adapter about compilers, where they capture no regions.
+    """The part of an adapter about compilers, for a framework whose compilers capture no regions.
 
-    They run regions as the Python code that they are, or refuse them.
+    The compilers run regions as any other Python code, or refuse them.
     """
 
     def check_compiled(self, policy: Policy, device: str) -> None:
@@ -356,7 +357,7 @@ class CapturesNothing:
         return False
 
     def make_capturable(self, region: AbstractContextManager[Any]) -> int:
-        """See `Adapter.make_capturable`; nobody has a reason to ask."""
+        """See `Adapter.make_capturable`; no caller needs it here."""
         raise NotExpressible("this framework's compiler captures no regions")
 
     def enter_captured(self, key: int) -> None:
@@ -370,9 +371,9 @@ class CapturesNothing:
 
 @runtime_checkable
 class MayBeFaster(Protocol):
-    """The part of an adapter some of which can run compiled.
+    """The part of an adapter that is faster with a compiled module.
 
-    A wheel brings that, or a user has it built.
+    A wheel brings that module, or a user has it built.
     """
 
     def faster(self) -> str | None:
@@ -383,14 +384,14 @@ class MayBeFaster(Protocol):
 class NamesDevices(Protocol):
     """The part of an adapter whose framework has names of its own for devices.
 
-    They are others than ``"cpu"``, ``"gpu"`` and ``"cuda"``.
+    Names of its own are all but ``"cpu"``, ``"gpu"`` and ``"cuda"``.
     """
 
     def device_kind(self, device: object) -> str | None:
         """Return the kind of device that a word or object of the framework's stands for, or None.
 
-        A device that the framework knows and that is not there is a kind that `device_names` does
-        not have.
+        A device that the framework knows and that is not here has a kind, too; `device_names` does
+        not have that kind.
         """
 
     def device_names(self) -> Mapping[str, str]:
@@ -401,7 +402,7 @@ class NamesDevices(Protocol):
 class NamesGradients(Protocol):
     """The part of an adapter that serves `unamp.watch`: gradients by name, and their sums.
 
-    The sums stay on the device. No policy is in force when it is asked, and no trace records.
+    The sums stay on the device. No policy is in force when the methods run, and no trace records.
     """
 
     def named_gradients(
@@ -416,9 +417,9 @@ class NamesGradients(Protocol):
                 parameters hold them.
 
         Returns:
-            For each its name, with dots; the parameter, from whom `numbers` is asked again after
-            the step, or None where it is a value that does not change; and its gradient, or None
-            where it has none.
+            For each parameter: its name, with dots; the parameter, whose `numbers` are asked for
+            again after the step, or None where it is a value that does not change; and its
+            gradient, or None where it has none.
 
         Raises:
             TypeError, ValueError: where the gradients are not those of the network.
@@ -427,15 +428,15 @@ class NamesGradients(Protocol):
     def numbers(self, tensor: Any) -> Any:
         """Return the numbers that a parameter or gradient has now, in float32 or wider.
 
-        They are on its device, apart from any graph, and a copy where the tensor is low. Of a
-        sparse one they are those that it holds, of a sharded one this process's. Python's operators
-        compute with them, comparisons and ``&`` included.
+        They are on the tensor's device, outside of any graph, and a copy where the tensor is low.
+        A sparse tensor gives the numbers that it stores, a sharded one those of this process.
+        Python's operators compute with the result, comparisons and ``&`` included.
         """
 
     def total(self, numbers: Any) -> Any:
-        """Return the sum of numbers, or how many of some booleans are true, as one number.
+        """Return the sum of numbers, or the count of the true ones of some booleans, as one number.
 
-        Nobody waits for it.
+        Nothing waits for the device.
         """
 
     def fetched(self, totals: Sequence[Any]) -> list[float]:

@@ -19,9 +19,9 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
     """Return the facts in a data file, read strictly.
 
     Args:
-        kind: a dataclass. A key of the file is a field of it: a set, a tuple or a mapping of
-            strings, or a mapping of those, as the field's type says. Besides, the file has
-            ``schema`` and ``version``; a field of that name takes the version.
+        kind: a dataclass. Each key of the file is a field of it: a set, a tuple or a mapping of
+            strings, or a mapping of those, as the field's type says. The file also has ``schema``
+            and ``version``; a field ``version`` takes the latter.
         package: the adapter's package, which is imported already.
         file: where the file is in it.
 
@@ -52,7 +52,7 @@ def read_gaps(package: str) -> tuple[Gap, ...]:
     """Return the gaps that an adapter declares in its ``gaps.toml``.
 
     They are the tables ``[[declared]]``, with the fields of `Gap`. The file's tables ``[[gap]]``
-    are those of conformance, and ``[defaults]`` is what these have in common.
+    belong to conformance, and ``[defaults]`` has the fields that these share.
 
     Args:
         package: the adapter's package, which is imported already; without a file it declares none.

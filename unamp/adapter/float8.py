@@ -1,9 +1,9 @@
 """float8 as products of matrices use it: scaled, clamped, rounded and scaled back.
 
 Numbers are rounded to nearest even, and all of it is in float32. A cast to float8 is not the same
-everywhere: 500.0 is 448 in PyTorch and PaddlePaddle, and NaN in JAX, TensorFlow and ml_dtypes. Here
-no framework casts. The grid is made with operations on float32 that all of them round alike, so
-that the bits are equal.
+everywhere: 500.0 is 448 in PyTorch and PaddlePaddle, and NaN in JAX, TensorFlow and ml_dtypes. So
+no framework's cast is used here: numbers are rounded with operations on float32 that all frameworks
+round alike, so that the bits are equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Format(NamedTuple):
     """A float8 format.
 
     Attributes:
-        digits: how many binary digits a significand has, the one that is not stored included.
+        digits: the binary digits of a significand, the one that is not stored included.
         smallest_exponent, largest_exponent: of the powers of two between which normal numbers lie.
         largest: the largest number.
     """
@@ -43,7 +43,7 @@ _ROWS = "_rows"
 #: The format of a gradient in the backward pass of a product, with one scale for the tensor.
 GRADIENTS = _FORMATS["float8_e5m2"]
 
-#: Magnitudes below are scaled as this one is: torchao's EPS.
+#: A tensor whose largest magnitude is smaller gets the scale of this one: torchao's EPS.
 _SMALLEST_AMAX = 1e-12
 
 #: Added to a float32 number below 2**22 and subtracted again, it leaves the nearest whole number,
@@ -55,7 +55,7 @@ class Arithmetic(NamedTuple):
     """The operations on float32 tensors that an adapter gives, besides Python's operators.
 
     Attributes:
-        where: takes from the second where the first is true, else from the third.
+        where: returns the second tensor's number where the first is true, else the third's.
         amax: returns the largest number along some axes, which stay with a length of 1; None is all
             of them.
     """
@@ -90,7 +90,7 @@ def in_float8(dtype: str, layers: Collection[str]) -> Iterator[Emulation]:
 def rounded(x: Tensor, form: Format, where: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
     """Return float32 numbers rounded to the nearest number of a format, ties to even.
 
-    Beyond the largest they are that. What is infinite or NaN is NaN.
+    A number beyond the largest becomes the largest. Infinities and NaN become NaN.
     """
     size = abs(x)
     zero = size * 0.0
@@ -100,7 +100,7 @@ def rounded(x: Tensor, form: Format, where: Callable[[Tensor, Tensor, Tensor], T
         step = where(size >= 2.0**exponent, step + step, step)
     nearest = ((size / step + _WHOLE) - _WHOLE) * step
     one = zero + 1.0
-    # a product with it keeps zeros negative, where Paddle's negation does not
+    # a product with the sign makes negative zeros, which Paddle's negation does not
     sign = where(x < 0.0, zero - one, one)
     return where(x == 0.0, x, nearest * sign)
 
@@ -108,7 +108,7 @@ def rounded(x: Tensor, form: Format, where: Callable[[Tensor, Tensor, Tensor], T
 def dequantized(
     x: Tensor, form: Format, axes: Sequence[int] | None, arithmetic: Arithmetic
 ) -> Tensor:
-    """Return a float32 tensor as float8 with a scale holds it.
+    """Return the float32 numbers that a tensor has after rounding to float8 with a scale.
 
     The largest magnitude becomes the format's largest number.
 
@@ -122,7 +122,8 @@ def dequantized(
     where = arithmetic.where
     amax = arithmetic.amax(abs(x), axes)
     zero = amax * 0.0
-    # Of a number divided by a tensor PyTorch makes a reciprocal and a product, which round twice.
+    # Not a Python number divided by a tensor: PyTorch computes that as a reciprocal and a product,
+    # which round twice.
     scale = where(
         amax > _SMALLEST_AMAX, (zero + form.largest) / amax, zero + form.largest / _SMALLEST_AMAX
     )
@@ -137,11 +138,10 @@ def with_factors(op: str, args: Args, change: Callable[[int, Tensor], Tensor]) -
     Args:
         op: the product, of `unamp.adapter.shadowing.PRODUCTS`.
         args: the arguments.
-        change: returns what takes the place of a factor, given whether it is the first, 0, or the
-            second, 1.
+        change: returns the replacement of a factor, given its number, 0 or 1, and the factor.
 
     Raises:
-        LeftOut: for an einsum of more or less than two, and where there are too few arguments.
+        LeftOut: for an einsum without exactly two factors, and where there are too few arguments.
     """
     if op == "einsum":
         listed = len(args) == 2 and isinstance(args[1], (list, tuple))
@@ -157,14 +157,14 @@ def with_factors(op: str, args: Args, change: Callable[[int, Tensor], Tensor]) -
 
 
 def contracted(equation: str, dimensions: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the axes that an einsum of two operands sums over, of each.
+    """Return, for each of an einsum's two operands, the axes that are summed over.
 
     Args:
         equation: the equation, without spaces.
-        dimensions: how many axes each operand has.
+        dimensions: the number of axes of each operand.
 
     Raises:
-        LeftOut: where it sums over no axis of one of them.
+        LeftOut: where no axis of one operand is summed over.
     """
     written, arrow, result = equation.partition("->")
     kept = set(result) if arrow else {letter for letter in written if written.count(letter) == 1}

@@ -15,9 +15,9 @@ def forwarding(
     """Return code that takes a function's arguments and hands them on.
 
     Args:
-        function: the function whose signature it has.
-        call: what it calls, in Python.
-        constants: what names in `call` stand for, as `unamp.adapter.replacing.code_of` takes them.
+        function: the function whose signature the code has.
+        call: the Python expression that the code calls.
+        constants: the values of names in `call`, as `unamp.adapter.replacing.code_of` takes them.
     """
     code = function.__code__
     positional = code.co_varnames[: code.co_argcount]

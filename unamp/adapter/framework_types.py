@@ -1,7 +1,7 @@
 """The names of a framework's own types, which only its adapter knows.
 
-Where a value is only passed on or looked at, `object` says so; these are for what is computed with,
-or asked for what such a value has.
+A value that is only passed on or looked at is an `object`; these names are for values that are
+computed with, or whose attributes are read.
 """
 
 from __future__ import annotations

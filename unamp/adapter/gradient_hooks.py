@@ -1,10 +1,9 @@
 """Hooks on the results of reported operations, for `unamp.trace(gradients=True)`.
 
-They tell a trace of the results' gradients. An adapter is given a `GradientHook` for every
-operation that it reports to such a trace. It has the framework call it with the gradient of each
-floating result, and changes no number by that. A graph may outlive the trace: it holds a hook,
-which holds `Arrivals`, which hold nothing once the trace is closed. For a parameter,
-`parameter_hook` gives one.
+For every operation that an adapter reports to such a trace, it gets a `GradientHook`, and has the
+framework call the hook with the gradient of each floating result. No number changes by that. A
+graph may outlive the trace: it holds the hook, which holds `Arrivals`, which hold nothing once the
+trace is closed. For a parameter, `parameter_hook` returns a hook.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from unamp.adapter.records import Gradient
 
 
 class Arrivals:
-    """The place where a trace gets gradients while it is open; what arrives afterwards is dropped.
+    """The receiver of a trace's gradients while the trace is open; later ones are dropped.
 
     Args:
         take: gets each gradient, with the place of its operation among the records.
@@ -34,7 +33,7 @@ class Arrivals:
         self.followed: dict[int, object] = {}
 
     def close(self) -> None:
-        """Take nothing any more, and remove the hooks that can be removed."""
+        """Stop taking gradients, and remove the hooks that can be removed."""
         self.take, self.chosen = None, lambda: False
         self.followed.clear()
         while self.undo:
@@ -42,9 +41,9 @@ class Arrivals:
 
 
 class GradientHook:
-    """A hook that tells traces of the gradients of an operation's results, or of a parameter.
+    """A hook that reports gradients of an operation's results, or of a parameter, to traces.
 
-    The traces of an operation are those that recorded it.
+    The traces are those that recorded the operation.
 
     Args:
         places: each trace's arrivals with the place of the operation among its records, None for a
@@ -62,22 +61,22 @@ class GradientHook:
         return any(_takes(arrivals, place) for arrivals, place in self._places)
 
     def arrived(self, dtype: str, shape: Sequence[int], row: Row, result: int = 0) -> None:
-        """Tell of a gradient.
+        """Report a gradient.
 
         Args:
             dtype: the name of its dtype.
             shape: its shape.
             row: its numbers, as `unamp.adapter.records.Values.of` takes them.
-            result: which of the operation's floating results it is of.
+            result: the number of the operation's floating result that it belongs to, from 0.
         """
         self._tell(Gradient.of(dtype, shape, row, result))
 
     def leave_out(self, why: str, result: int = 0) -> None:
-        """Tell that a gradient is not known."""
+        """Report that a gradient is not known, and why."""
         self._tell(Gradient("", result=result, left_out=why))
 
     def when_closed(self, undo: Callable[[], object]) -> None:
-        """Remember how a hook is removed once no trace that recorded the operation is open."""
+        """Have `undo` remove a hook once no trace that recorded the operation is open."""
         self._places[-1][0].undo.append(undo)
 
     def _tell(self, gradient: Gradient) -> None:

@@ -10,21 +10,21 @@ do not::
     # modules that are private though no name in them begins with an underscore
     private = ["tensorflow.python"]
 
-    # what every region needs: imported and looked at before the adapter's own modules are;
-    # parentheses call it: a name that only instances have
+    # names that every region needs: checked before the adapter's own modules are imported;
+    # parentheses call a class, for a name that only instances have
     [at_registration]
     "torch._C" = ["_dispatch_has_kernel"]
     "torch.nn.Module()" = ["_forward_pre_hooks"]
 
-    # of a module that few programs need: `Hooks.load` imports and looks at it
+    # names of modules that few programs need: `Hooks.load` imports a module and checks its names
     [when_used]
     "torch._higher_order_ops.scan" = ["scan_op"]
 
-    # of objects that cannot be made to be looked at: `Hooks.attribute` reads them
+    # names of objects that cannot be made for a check: `Hooks.attribute` reads them
     [on_objects]
     "keras.optimizers.Optimizer" = ["_trainable_variables"]
 
-    # not in every version that the adapter works with: the code says what it does without
+    # names that some versions lack with which the adapter works: the code says what it does then
     [optional]
     "torch.utils.checkpoint" = ["_checkpoint_without_reentrant_generator_impl"]
 """
@@ -83,25 +83,25 @@ class Hooks:
         return self.table.version
 
     def probe(self) -> None:
-        """Look at the names that every region needs.
+        """Check the names that every region needs.
 
-        In a version newer than any examined, look at all that are required.
+        In a version newer than any examined, check the names of `when_used`, too.
 
         Raises:
-            FrameworkNotSupported: naming the framework's version and the first missing name.
+            FrameworkNotSupported: where one is missing; the message names it and the version.
         """
         self._probe(self.table.at_registration)
         if major_minor(self._version()) > major_minor(self.examined):
             self._probe(self.table.when_used)
 
     def load(self, module: str) -> Any:
-        """Return a module that few programs need, imported; look at its names the first time.
+        """Import and return a module that few programs need; check its names the first time.
 
         Args:
             module: its name, of the table ``when_used``.
 
         Raises:
-            FrameworkNotSupported: naming the framework's version and the missing module or name.
+            FrameworkNotSupported: where the module or a name is missing; the message names it.
         """
         if module not in self._loaded:
             owners = {
@@ -121,7 +121,7 @@ class Hooks:
         """Return a private attribute of an object, of the table ``on_objects``.
 
         Raises:
-            FrameworkNotSupported: where it has none, naming the framework's version.
+            FrameworkNotSupported: where the object lacks it; the message names the version.
         """
         try:
             return getattr(value, name)
@@ -153,13 +153,13 @@ def read_hooks(framework: str, package: str) -> Hooks:
         package: the adapter's package, of which no other module need be imported yet.
 
     Raises:
-        AdapterError: for a file that is not as it has to be.
+        AdapterError: for a bad file.
     """
     return Hooks(framework, read_facts(HookTable, package, "data/hooks.toml"))
 
 
 def _find(path: str) -> Any:
-    """Return the module or object at a dotted path, its modules imported; None for nothing."""
+    """Import the modules on a dotted path, and return the object at its end, or None."""
     parts = path.split(".")
     found: Any = None
     for count, part in enumerate(parts, 1):

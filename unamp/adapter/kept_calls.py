@@ -1,9 +1,9 @@
 """Keeping the arguments of operations, for `unamp.trace(keep=...)` and `unamp replay`.
 
 A call is kept in the canonical signature of its operation (see
-`unamp.adapter.operations.Operations`), in which every framework can be asked for it again. Its
-tensors are in a file of safetensors, the rest is in the record. Whoever calls this module is an
-adapter: it says what the canonical call is, and what the numbers of a tensor are.
+`unamp.adapter.operations.Operations`), in which every framework can run it again. Its tensors go
+to a file of safetensors, and the rest to the record. An adapter calls this module, and provides the
+canonical call and the numbers of tensors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unamp.vocabulary import vocabulary
 if TYPE_CHECKING:
     import numpy as np
 
-#: How many bytes a trace keeps unless it is told.
+#: The bytes of tensors that a trace keeps by default.
 LIMIT = 1 << 30
 #: The name of an operation's first floating result in its file; its inputs are numbered.
 RESULT = "result"
@@ -36,7 +36,7 @@ KEPT_DTYPES = (
 #: Returns the numbers of a tensor with their axes in another order.
 Lay = Callable[["np.ndarray"], "np.ndarray"]
 
-#: Gives the numbers of a tensor in its dtype, and raises `LeftOut` for what is no tensor.
+#: Gives the numbers of a tensor in its dtype, and raises `LeftOut` for a value that is no tensor.
 ToArray = Callable[[object], "np.ndarray"]
 
 
@@ -58,7 +58,7 @@ class Arguments(NamedTuple):
     Attributes:
         args, kwargs: the arguments; a tensor may be `Laid`.
         result: returns the numbers of the result, a NumPy array, in the canonical order; None where
-            they are in it.
+            they have that order.
     """
 
     args: Sequence[object]
@@ -66,13 +66,13 @@ class Arguments(NamedTuple):
     result: Lay | None = None
 
 
-#: For names of operations, a framework's or the canonical ones: a function with the framework's own
-#: parameters that returns the canonical call, or raises `LeftOut`.
+#: By an operation's canonical name or a framework's own: a function with the framework's parameters
+#: that returns the canonical call, or raises `LeftOut`.
 Signatures = Mapping[str, Callable[..., Arguments]]
 
 #: Groups whose functions have the same signature everywhere, as far as they take tensors alone.
 _ALIKE = frozenset({"elementwise", "activation"})
-#: Operations of these groups by which frameworks mean different things where a caller says nothing.
+#: Operations of these groups whose defaults differ between frameworks.
 _DIFFERING = frozenset({"gelu", "leaky_relu", "logit"})
 #: Operations that take a number for one of their tensors.
 _NUMBERS = frozenset({"add", "div", "mul", "pow", "sub"})
@@ -88,10 +88,10 @@ class Calls:
     Elementwise operations and activations that take tensors alone need no entry in the tables.
 
     Args:
-        functions: for functions whose arguments differ.
-        layers: for layers that are one operation: such a function takes the layer first.
+        functions: the signatures of functions whose arguments differ.
+        layers: the signatures of layers that are one operation; the layer is the first argument.
         array: gives the numbers of a tensor as a NumPy array of their dtype, and raises `LeftOut`
-            for what is no tensor.
+            for a value that is no tensor.
     """
 
     def __init__(self, functions: Signatures, layers: Signatures, array: ToArray) -> None:
@@ -112,12 +112,12 @@ class Calls:
 
         Args:
             op: the operation.
-            name: the framework's name for what is called, for which the tables are asked first.
+            name: the framework's name of the function or layer; the tables are asked for it first.
             args, kwargs: the call, as the framework has it.
             layer: whether the first argument is a layer.
 
         Raises:
-            LeftOut: where it has none here.
+            LeftOut: where the call has no canonical form here.
         """
         if name.rpartition(".")[2] in _REFLECTED:
             args = args[::-1]
@@ -160,12 +160,11 @@ class Keeper:
     """Writes the tensors of calls into files of a folder, each call into one.
 
     Args:
-        folder: where; it is made where it is not there, and must be empty.
-        limit: how many bytes of tensors at most. What comes after that is left out, and its record
-            says so.
+        folder: the folder; it is made where it is missing, and must be empty.
+        limit: the most bytes of tensors. A call beyond that is left out, and its record says so.
 
     Raises:
-        ValueError: where there is something in the folder, or is no folder.
+        ValueError: where the folder is not empty, or is no folder.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
@@ -194,10 +193,10 @@ class Keeper:
 
         Args:
             op: the operation.
-            canonical: gives the arguments in the canonical signature, or raises `LeftOut` with the
-                reason why it cannot.
+            canonical: returns the arguments in the canonical signature, or raises `LeftOut` with
+                the reason why it cannot.
             array: gives the numbers of a tensor as a NumPy array of their dtype, and raises
-                `LeftOut` for what is no tensor.
+                `LeftOut` for a value that is no tensor.
         """
         kept = Kept(self, array)
         try:
@@ -209,7 +208,7 @@ class Keeper:
         except LeftOut as reason:
             kept.tensors, kept.left_out = {}, str(reason)
         except Exception as error:
-            # a framework raises what it likes; the network's own run goes on
+            # a framework may raise any error here; the network's own run must go on
             kept.tensors, kept.left_out = {}, f"to write it down raises {said(error)}"
         return kept
 
@@ -217,7 +216,7 @@ class Keeper:
         """Write the tensors of one call, and return the name of the file.
 
         Raises:
-            LeftOut: where that would be more than the limit.
+            LeftOut: where the tensors would exceed the limit.
         """
         size = sum(tensor.nbytes for tensor in tensors.values())
         if size > self._left:
@@ -267,10 +266,10 @@ class Kept:
         return {"tensor": name}
 
     def after(self, result: Tensor | None) -> Call:
-        """Write the call down.
+        """Write the call to its file, and return its record.
 
         Args:
-            result: the first floating tensor that came out; None where there is none.
+            result: the first floating tensor of the result; None where there is none.
         """
         if not self.left_out:
             try:
@@ -281,7 +280,7 @@ class Kept:
                 return Call(self._keeper.write(self.tensors), self.args, self.kwargs)
             except LeftOut as reason:
                 self.left_out = str(reason)
-            except Exception as error:  # the training goes on
+            except Exception as error:  # the training must go on
                 self.left_out = f"to write it down raises {said(error)}"
         return Call("", [], {}, self.left_out)
 
@@ -290,7 +289,7 @@ class Kept:
 
         tensor, lay = tensor if isinstance(tensor, Laid) else (tensor, np.asarray)
         numbers = lay(tensor if isinstance(tensor, np.ndarray) else self._array(tensor))
-        array = np.array(numbers, order="C")  # a copy: the operation may change it where it is
+        array = np.array(numbers, order="C")  # a copy: the operation may change it in place
         if array.dtype.name not in KEPT_DTYPES:
             raise LeftOut(f"a tensor in {array.dtype.name} is not kept")
         return array

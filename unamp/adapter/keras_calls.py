@@ -27,12 +27,12 @@ from unamp.adapter.signatures import (
     softmax,
 )
 
-#: Keras's own, which a function takes where nobody says another.
+#: Keras's default slope of leaky_relu.
 _SLOPE = 0.2
 
 
 def _plain(layer: Layer) -> None:
-    """Leave a layer with an activation out: that is no part of the canonical operation."""
+    """Leave out a layer with an activation, which is no part of the canonical operation."""
     refuse_unless(getattr(layer.activation, "__name__", "") == "linear", "an activation of its own")
 
 

@@ -1,7 +1,7 @@
 """Rules for single layers of Keras, on whichever backend.
 
 A layer with a rule gets a `call` of its own. Keras copies, clones and saves a layer by its class
-and its configuration: what it makes has no rule, and the same class.
+and its configuration: the new layer has the same class, and no rule.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class KerasLayers(Layered):
     """See `unamp.adapter.layers.Layered`.
 
     Args:
-        note: has the backend's compiler know of a layer's rule; see
+        note: tells the backend's compiler of a layer's rule; see
             `unamp.adapter.layers.RulesInForce.put`. None where the compiler notices by itself.
     """
 
@@ -52,14 +52,14 @@ class KerasLayers(Layered):
             )
 
     def put(self, layer: object, region: LayerRegion | None) -> None:
-        """Have a layer run in a region, and its backend know of it."""
+        """Have a layer run in a region, and tell its backend."""
         kind: Any = type(layer)
         held, under = vars(layer), in_region(kind, "call")
         if region is None:
             held.pop(REGION, None)
             for method, ours in (("call", under), ("quantized_call", _refuse)):
                 if getattr(held.get(method), "__func__", None) is ours:
-                    # Where it is not ours, somebody has put theirs around it since.
+                    # A method that is not ours wraps ours, and was put there since: it stays.
                     del held[method]
         else:
             if REGION not in held:
@@ -71,7 +71,7 @@ class KerasLayers(Layered):
 
 
 def _refuse(layer: Layer, *args: object, **kwargs: object) -> NoReturn:
-    """Raise, in place of the `quantized_call` of a layer with a rule: it was quantized since."""
+    """Stand in for the `quantized_call` of a layer with a rule, and raise NotExpressible."""
     raise NotExpressible(
         _quantized(layer, "remove the rule, which was put on before, or do not quantize it")
     )

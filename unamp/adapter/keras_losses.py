@@ -1,8 +1,8 @@
-"""The arithmetic of Keras in which losses end and are added up, on whichever backend.
+"""The code of Keras that reduces losses and adds them up, on whichever backend.
 
-Keras states float32 for it. By rules of its own it would be low at O2, and float16 holds no more
-than 65,504. So no policy is in force in it, but for the losses themselves, which compute under the
-policy around. Nothing here imports Keras.
+Keras states float32 for it. A policy's rules would run it low at O2, where a float16 sum overflows
+above 65,504. So it runs with no policy in force. The losses themselves compute under the policy
+around. Nothing here imports Keras.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from unamp.adapter.replacing import Replacement
 from unamp.adapter.state import Step, ThreadState
 from unamp.dtypes import FLOAT32, LOW_DTYPES
 
-#: A function's module, its path there, and what makes its replacement.
+#: A function's module, its path there, and the maker of its replacement.
 Hook = tuple[str, str, Replacement]
 
 
 class _Adding(threading.local):
-    """One thread's state: what runs while losses are being added up."""
+    """The step that is open in one thread while losses are being added up."""
 
     step: Step | None = None
 
 
 class AddedLosses:
-    """The hooks of what adds losses up.
+    """The hooks of the functions that add losses up.
 
     Args:
         thread: the adapter's state of the calling thread.
         suspended: makes the context with no policy in force.
-        followed: returns whether there is one to be suspended.
+        followed: returns whether there is a policy to be suspended.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class AddedLosses:
         yield "keras.src.trainers.compile_utils", "CompileLoss.call", self.adding
         yield "keras", "Model.compute_loss", self.adding
         if hasattr(library().Model, "_aggregate_additional_loss"):
-            # before, Keras 3.5 for one, it casts to float32 itself
+            # versions without it (Keras 3.5) cast to float32 themselves
             yield "keras", "Model._aggregate_additional_loss", self.widening
         yield "keras.losses", "Loss.__call__", self.loss
         yield "keras.src.losses.loss", "reduce_weighted_values", self.adding
@@ -78,7 +78,7 @@ class AddedLosses:
     def widening(self, original: Function) -> Function:
         """Wrap the method that takes a loss of a layer, so that a low one is widened.
 
-        TensorFlow adds a low loss to no float32 one.
+        TensorFlow refuses to add a low loss to a float32 one.
         """
 
         @functools.wraps(original)

@@ -1,8 +1,8 @@
 """Optimizers of Keras that step a float32 master weight of each low parameter.
 
-They are for every adapter whose framework Keras computes with. An optimizer stays the object that
-it is, and becomes an instance of a subclass of its own class: to all of Keras's code for optimizers
-the master weights are the variables, and state, averages and clipping in float32 follow from that.
+They are for every adapter whose framework Keras computes with. An optimizer stays the same object,
+and its class becomes a subclass of its own. Keras's code for optimizers takes the master weights
+for the variables, and so keeps state and averages, and clips, in float32.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ def check_new(optimizer: Optimizer, steps: int) -> None:
     """Check that an optimizer can be given master weights.
 
     Args:
-        optimizer: the optimizer, one that has none inside.
-        steps: how many steps it has taken.
+        optimizer: an optimizer without another one inside.
+        steps: the number of steps that it has taken.
 
     Raises:
-        ValueError: where it has some, or has begun, or chooses its inner optimizers by a function.
+        ValueError: where it has master weights, has taken a step, or chooses its inner optimizers
+            by a function.
     """
     if isinstance(optimizer, MasterWeights):
         raise ValueError(f"{optimizer.name} has been decorated already")
@@ -67,13 +68,13 @@ def check_new(optimizer: Optimizer, steps: int) -> None:
 def give_master_weights(
     optimizer: Any, kind: type[MasterWeights], originals: Sequence[tuple[Variable, Tensor]]
 ) -> None:
-    """Have an optimizer step master weights; one that has others inside leaves that to them.
+    """Have an optimizer step master weights, unless it leaves its steps to optimizers inside it.
 
     Args:
         optimizer: the optimizer.
         kind: the framework's class of methods.
-        originals: variables, each with what it was before it became low, for the master weight to
-            start from.
+        originals: variables, each with its value before it became low, from which the master weight
+            starts.
     """
     if any(inner is not optimizer for inner in with_inner(optimizer)):
         return
@@ -88,12 +89,12 @@ def rebuild(
     steppers: Sequence[Optimizer],
     replaced: Sequence[tuple[Variable, object]],
 ) -> None:
-    """Let optimizers that are built already be built for the variables as they are now.
+    """Build optimizers that are built already once more, for the variables as they are now.
 
     Args:
         optimizers: the optimizers as they were given.
-        steppers: those, and the ones inside them.
-        replaced: variables, each with what was inside it before and is not any more.
+        steppers: the optimizers, and those inside them.
+        replaced: variables, each with the object that was inside it before.
     """
     now = {id(old): variable for variable, old in replaced}
     built = [
@@ -110,9 +111,9 @@ def rebuild(
 
 
 def _rename_exclusions(optimizer: Optimizer, replaced: Sequence[tuple[Variable, object]]) -> None:
-    """Follow the variables in `exclude_from_weight_decay`.
+    """Add replaced variables to the optimizer's exclusions from weight decay.
 
-    It remembers what is inside a Keras variable.
+    Those name a variable by the object that was inside it.
     """
     named = vars(optimizer).get("_exclude_from_weight_decay")
     if named:
@@ -132,10 +133,10 @@ def _unbuild(optimizer: Optimizer) -> None:
 
 
 class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without types
-    """The methods that go before those of an optimizer's own class.
+    """The methods that override those of an optimizer's own class.
 
-    Callers see parameters, Keras's code master weights. An adapter derives a class from it that has
-    the methods whose names begin with ``_unamp``.
+    Callers see parameters, and Keras's code sees master weights. An adapter derives a class that
+    has the methods whose names begin with ``_unamp``.
     """
 
     def _unamp_outside(self) -> AbstractContextManager[object]:
@@ -155,11 +156,11 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
         raise NotImplementedError
 
     def _unamp_catch_up(self, master: Variable, parameter: Variable) -> None:
-        """Let a master weight take over numbers that somebody else has given to its parameter."""
+        """Update a master weight, if anybody else has changed its parameter since the last step."""
         raise NotImplementedError
 
     def _unamp_round(self, parameter: Variable, master: Variable) -> None:
-        """Let a parameter take over the rounded value of its master weight."""
+        """Give a parameter the rounded value of its master weight."""
         raise NotImplementedError
 
     def _unamp_excluded(self, parameter: Variable) -> object:
@@ -206,7 +207,8 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             try:
                 super().apply([self._unamp_wide(each) for each in grads], masters)
             finally:
-                # A parameter that is not its rounded master weight counts as changed by others.
+                # Also after an error: a parameter that is not its rounded master weight would count
+                # as changed by somebody else at the next step.
                 self._round(given, masters)
 
     def finalize_variable_values(self, var_list: Iterable[Variable]) -> None:
@@ -228,7 +230,7 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
         self._round(stepped(self), self._trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
-        """Return a config with the optimizer's own in it."""
+        """Return a config that holds the plain optimizer's own."""
         plain: Any = next(
             each for each in type(self).__mro__ if not issubclass(each, MasterWeights)
         )
@@ -293,7 +295,7 @@ def _change_class(optimizer: object, kind: Any) -> None:
 def with_masters(of: Any, kind: Any) -> type:
     """Return the subclass of an optimizer's class that steps master weights.
 
-    Keras can load what it saved from then on.
+    Keras can load optimizers that were saved with that class from then on.
     """
     made = derived_class(of, {}, (kind,))
     registered: type = library().utils.register_keras_serializable("unamp", "MasterWeights")(made)

@@ -27,7 +27,7 @@ def hooks(
 
     Args:
         suspended: makes the context with no policy in force.
-        followed: returns whether there is one to be suspended.
+        followed: returns whether there is a policy to be suspended.
         widened: returns nested arguments with their low tensors in float32.
     """
 

@@ -28,8 +28,8 @@ class Facts:
     Attributes:
         parts: for layers with an activation of the user's choice, the operations that belong to the
             layer itself.
-        suspended: functions that no rule reaches, by module.
-        metrics: methods of metrics and regularizers, likewise; what is low they take in float32.
+        suspended: functions inside which no policy is in force, by module.
+        metrics: methods of metrics and regularizers, by module, which get low tensors in float32.
     """
 
     parts: Mapping[str, frozenset[str]]
@@ -69,7 +69,7 @@ def layers_to_cast(
     """Return the layers that `unamp.decorate` makes low, and the ids of variables kept float32.
 
     Raises:
-        TypeError: where an excluded layer is none.
+        TypeError: where an excluded layer is no layer.
     """
     layers = library().layers
     instances, chosen = excluded_layers(
@@ -136,8 +136,8 @@ def check_float32(layers: Sequence[Layer]) -> None:
 def compute_low(networks: Sequence[Layer], layers: Sequence[Layer], dtype: str) -> None:
     """Tell Keras of layers whose variables are low.
 
-    What they still have to make will be low, and what is compiled is made anew. Outside a region
-    they compute in low.
+    Variables that they still have to make will be low, and compiled functions are made anew.
+    Outside a region the layers compute in the low dtype.
     """
     for layer in layers:
         layer.dtype_policy = dtype

@@ -1,8 +1,8 @@
 """Keras' dtype policies in a region, for adapters whose framework Keras computes with.
 
-A layer of mixed precision is a float32 layer in a region: its own casts would round what the policy
-wants in float32, or in the other low dtype. What it is given stays as it is, for the region's
-policy to decide about. Nothing here imports Keras.
+In a region a layer of mixed precision counts as a float32 layer: its own casts would round tensors
+that the policy wants in float32, or in the other low dtype. Its inputs stay as they are, and the
+region's policy decides about them. Nothing here imports Keras.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOME = "keras.src.dtype_policies.dtype_policy"
 
 
 def hooks(thread: ThreadState[PlanT], eligible: Callable[[object], bool]) -> Iterator[Hook]:
-    """Yield the hooks of dtype policies and of what adds losses up.
+    """Yield the hooks of dtype policies, and of the functions that add losses up.
 
     They are for an adapter whose plan tells whether a policy decides.
 
@@ -84,11 +84,10 @@ def computing_dtype(followed: Callable[[], bool], original: Function) -> Functio
 
 
 def states_float32(layer: Layer) -> bool:
-    """Return whether a layer can be seen to state float32.
+    """Return whether a layer is known to have been made with ``dtype="float32"``.
 
-    Every layer has it where nobody states anything. Keras keeps the arguments that a layer was made
-    with where all of them are plain values. Where it does not, float32 beside a global policy of
-    mixed precision was stated by somebody.
+    float32 is the default, too. Keras keeps the arguments that a layer was made with, if all are
+    plain values. Otherwise float32 was stated if the global policy is one of mixed precision.
     """
     if getattr(layer.dtype_policy, "name", None) != FLOAT32:
         return False

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 #: The ways in which a network with rules is run.
 LAYER_WAYS = ("eager", "compiled", "exported")
 
-#: Given what makes a region, and the input, returns the network's two results; nothing is in force
-#: when it is called.
+#: Takes the maker of a region, and the input; returns the network's two results. It is called with
+#: no policy in force.
 Runner = Callable[[Callable[[], AbstractContextManager[object]], Tensor], Sequence[Tensor]]
 
 
@@ -31,14 +31,14 @@ class LayeredNetworks:
     """A network of one framework, and how it is run.
 
     Attributes:
-        network: makes the network of two weights, each (out, in), as arrays, and of the name of the
-            device that it lives on: a layer ``block`` that holds two linear layers without a bias,
-            ``first`` and ``second``, and returns what both make of its input: its own results, too.
-        ways: by the names of `LAYER_WAYS`, what makes a `Runner` of a network, or the reason why
-            there is none. A runner is called again after rules were put on and taken off; what it
-            compiled stays, as far as the framework lets it.
-        refused: why a network with a rule cannot run in a way under a policy, empty where it can:
-            given the way, the dtype, and whether results go back to low.
+        network: makes the network from two weights, arrays of shape (out, in), and the name of its
+            device. Its layer ``block`` holds two linear layers without a bias, ``first`` and
+            ``second``; layer and network return the results of both for the input.
+        ways: for each name of `LAYER_WAYS`, the maker of a `Runner` for a network, or the reason
+            why there is none. A runner is called again after rules were put on and taken off, and
+            keeps what it compiled, as far as the framework allows.
+        refused: returns why a network with a rule cannot run, or an empty string where it can,
+            given the way, the policy, and whether results go back to low.
     """
 
     network: Callable[[Sequence[np.ndarray], str], Function]
@@ -47,7 +47,7 @@ class LayeredNetworks:
 
 
 def eager(network: Function) -> Runner:
-    """Return the runner of a network that is called in a region: eagerly, or as it is compiled."""
+    """Return the runner that calls a network in a region, be it compiled or not."""
 
     def run(region: Callable[[], AbstractContextManager[object]], x: Tensor) -> Any:
         with region():

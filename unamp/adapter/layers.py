@@ -41,29 +41,29 @@ class LayerRegion(Protocol):
         """``"low"`` where the layer's result goes back to the low dtype around it, else None."""
 
     def policy(self, dtype: str | None = None) -> Policy:
-        """Return the policy in force inside, where a low dtype is in force around."""
+        """Return the policy in force inside, given the dtype of the policy around."""
 
     def here(self) -> AbstractContextManager[object]:
         """Return the context manager to enter, which a framework's compiler can follow."""
 
     def finished(self, result: object, args: Args, kwargs: Keywords) -> object:
-        """Return a layer's result with `result` carried out. Called after the region is closed."""
+        """Return a layer's result, cast as `result` says; called after the region is closed."""
 
 
 class Layered(Protocol):
-    """A framework's layers, as rules for them want them."""
+    """The access to a framework's layers that rules for layers need."""
 
     def unwrapped(self, network: Layer) -> Layer:
-        """Return the network itself where one is given that only hands on to another.
+        """Return the network inside a wrapper that only calls it, else the given network.
 
-        Wrappers for data-parallel training do so, for instance.
+        Data-parallel training has such wrappers, for instance.
         """
         return network
 
     def stays(self, network: Layer) -> bool:
         """Return whether a network is an object that keeps a rule itself.
 
-        Rules about a value are about its copies, too.
+        A network that is a value has its rules in common with its copies.
         """
         return True
 
@@ -81,7 +81,7 @@ class Layered(Protocol):
         """
 
     def put(self, layer: Layer, region: LayerRegion | None) -> None:
-        """Have a layer run in a region, whatever it ran in before; None: as it is written."""
+        """Have a layer run in a region, which replaces an earlier one; None takes it away."""
 
 
 class HasLayers(Protocol):
@@ -98,7 +98,7 @@ class LateRules(Protocol):
         """Return the region of a layer; None where it has no rule."""
 
     def check(self, names: Iterable[str]) -> None:
-        """Check that every pattern is about one of the layers that were ever called in the network.
+        """Check that every pattern matches one of the layers ever called in the network.
 
         Raises:
             ValueError: where one is not.
@@ -118,12 +118,12 @@ class LateNetwork(Protocol):
 
     @property
     def rules(self) -> Sequence[LateRules]:
-        """The rules that it has."""
+        """The network's rules."""
 
     def put(self, rules: Sequence[LateRules]) -> None:
-        """Have the network's calls follow rules: of several for a layer the last.
+        """Have the network's calls follow rules; of several for a layer, the last one.
 
-        They are checked after a call.
+        The rules are checked after a call.
         """
 
 
@@ -140,14 +140,14 @@ class RulesInForce:
     Attributes:
         key: a part for the key of whatever the compiler keeps, equal where the same layers have the
             same rules; None where no layer has one.
-        used: whether any layer has ever had one: its copies still may.
+        used: whether any layer has ever had a rule, which its copies may still have.
     """
 
     def __init__(self) -> None:
         self.used = False
         self.key: frozenset[tuple[int, LayerRegion]] | None = None
-        # Layers that are alive, by id: a number that no other layer ever gets, as the id may be
-        # another's later, and the rule.
+        # The layers that are alive, by id, each with its rule and a number. An id may be another
+        # layer's later; a number is not given twice.
         self._known: dict[int, tuple[weakref.ref[object], int, LayerRegion | None]] = {}
         self._numbers = itertools.count()
         self._hooked = False
@@ -158,8 +158,8 @@ class RulesInForce:
         Args:
             layer: the layer.
             region: its rule; None for none.
-            hooks: what puts `key` into the compiler's keys, needed as long as there are rules; None
-                where it always stands.
+            hooks: the patches that put `key` into the compiler's keys while there are rules; None
+                where that code is always in place.
         """
         self.used = True
         own, number, _ = self._known.get(id(layer)) or (
@@ -224,20 +224,20 @@ def put_by_class(
 ) -> None:
     """Give a layer a class derived from its own, whose method runs in a region.
 
-    Where there is no region, that class is taken away. Not a method of the instance: a copy of the
-    layer would compute with the first one's parameters. Not hooks: compilers do not notice new
-    ones, and some frameworks do not call them after an exception.
+    Without a region, that class is taken away. A method of the instance would not do: a copy of the
+    layer would compute with the first one's parameters. Nor would hooks: compilers do not notice
+    new ones, and some frameworks do not call them after an exception.
 
     Args:
         layer: the layer.
         region: the region; None for none.
-        derived: gives the class for a layer's own, as `derive` makes it.
+        derived: returns the class derived from a layer's own, as `derive` makes it.
     """
     kind = type(layer)
     if region is None:
         vars(layer).pop(REGION, None)
         if _PLAIN in vars(kind):
-            # where somebody has derived from ours since, it stays, and does nothing
+            # a class that somebody has derived from ours since stays, and does nothing
             _set_class(layer, vars(kind)[_PLAIN])
         return
     vars(layer)[REGION] = region
@@ -245,7 +245,7 @@ def put_by_class(
         _set_class(layer, derived(kind))
 
 
-#: Not by assignment, which a derived class may stand in the way of.
+#: Sets an object's class. A plain assignment may be intercepted by the object's class.
 _set_class: Callable[[object, type], None] = vars(object)["__class__"].__set__
 
 
@@ -288,7 +288,7 @@ def in_region(plain: type, method: str, check: Callable[..., None] | None = None
 
     def under(self: object, *args: Any, **kwargs: Any) -> Any:
         region = getattr(self, REGION, None)
-        # Looked up late: a region around may have put another function there.
+        # The method is looked up at each call: an open region may have replaced it.
         if region is None:
             return getattr(plain, method)(self, *args, **kwargs)
         if check is not None:
@@ -300,7 +300,7 @@ def in_region(plain: type, method: str, check: Callable[..., None] | None = None
         return region.finished(result, args, kwargs)
 
     under.__doc__ = own.__doc__
-    # No `__wrapped__`: compilers would take what that is for the whole.
+    # No `__wrapped__`: compilers would take that function for this one.
     under.__signature__ = inspect.signature(own)  # type: ignore[attr-defined]
     return under
 
@@ -308,9 +308,9 @@ def in_region(plain: type, method: str, check: Callable[..., None] | None = None
 def _reduced(
     layer: object, kind: tuple[object, ...], own: Callable[[int], Iterable[Any]]
 ) -> tuple[object, ...]:
-    """Return the reduction that a layer with a rule is copied and pickled by.
+    """Return the reduction by which a layer with a rule is copied and pickled.
 
-    Its class has no name to be found by.
+    Its derived class cannot be found by a name.
     """
     make, given, *state = own(2)
     if make is not copyreg.__newobj__ or given != (type(layer),):  # type: ignore[attr-defined]

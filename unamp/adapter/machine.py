@@ -37,8 +37,8 @@ INSTRUCTION_SETS = (
     "sve2",
 )
 
-#: What the names of environment variables begin with that choose among a framework's kernels, or
-#: say how many threads run them.
+#: The beginnings of names of environment variables that choose among a framework's kernels, or set
+#: the number of threads.
 _PREFIXES = (
     "ATEN_",
     "DNNL_",

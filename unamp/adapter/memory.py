@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def _memcmp() -> Callable[[int, int, int], int]:
-    # A call that keeps the GIL: most are shorter than giving it up and getting it back.
+    # `PyDLL` keeps the GIL: most calls are shorter than giving it up and getting it back.
     function = ctypes.PyDLL("msvcrt" if sys.platform == "win32" else None).memcmp
     function.argtypes, function.restype = (
         (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t),
@@ -17,6 +17,6 @@ def _memcmp() -> Callable[[int, int, int], int]:
     return function
 
 
-#: Not 0 where so many bytes at one address differ from those at another. Nothing is checked: both
-#: must be memory of the CPU.
+#: Takes two addresses and a number of bytes, and returns 0 where the bytes are equal. Nothing is
+#: checked: both must be memory of the CPU.
 bytes_differ = _memcmp()

@@ -49,10 +49,10 @@ def casts(
 
     Args:
         rule: the rule in force.
-        inputs: the tensors that went in, but for parameters whose casts were kept: for each its
-            dtype and its size.
-        compute: the dtype that was computed in.
-        results: what came out, likewise. A float32 one of a low operation was cast back.
+        inputs: the dtype and the size of each input, without parameters whose casts were kept.
+        compute: the dtype in which the operation computed.
+        results: the dtype and the size of each result. A float32 one of a low operation was cast
+            back.
     """
     if rule in (Rule.UNTOUCHED, Rule.BANNED) or compute not in _BYTES:
         return 0, 0
@@ -74,7 +74,7 @@ def equation(
     return next((text for text in texts if _EQUATION.fullmatch(text)), None)
 
 
-#: Letters with a comma or an arrow between them: what has neither is an attribute's name.
+#: Letters with a comma or an arrow between them: a text without either is an attribute.
 _EQUATION = re.compile(r"[A-Za-z.]*(,[A-Za-z.]*)*[,>-]+[A-Za-z.]*")
 
 
@@ -92,7 +92,7 @@ def keep_call(
     Args:
         calls: writes the adapter's calls.
         op: the operation.
-        name: the framework's name for what is called.
+        name: the framework's name of the function or layer.
         args, kwargs: the call.
         layer: whether the first argument is a layer.
     """
@@ -104,17 +104,18 @@ def keep_call(
 
 
 class Reporter:
-    """Reports operations with what came out of them.
+    """Reports operations with their results.
 
     Args:
         thread: the adapter's state of the calling thread.
-        within: gives the tensors in a value, however deep.
-        dtype: gives the name of a tensor's dtype.
-        numbers: gives a tensor's values as one row of float64 numbers. What it runs follows no
-            policy and is not reported.
-        follow: tells a hook of the gradient of a floating result, given its place among them, and
-            returns the tensor to go on with; see `taking`. None where the adapter cannot.
-        running: tells whether operations run now; where they become nodes of a graph there is
+        within: returns the tensors in a value, at any depth.
+        dtype: returns the name of a tensor's dtype.
+        numbers: returns a tensor's values as one row of float64 numbers. Its own operations follow
+            no policy and are not reported.
+        follow: takes a floating result, a hook, and the result's number. It has the hook told of
+            the gradient, and returns the tensor to go on with; see `taking`. None where the adapter
+            cannot.
+        running: returns whether operations run now; where they become nodes of a graph there is
             nothing to report.
     """
 
@@ -147,7 +148,7 @@ class Reporter:
         return tuple(tuple(tensor.shape) for tensor in tensors)
 
     def sizes(self, tensors: Sequence[Tensor]) -> list[tuple[str, int]]:
-        """Return, for each tensor, its dtype and how many numbers it holds, as `casts` takes them.
+        """Return the dtype and the number of elements of each tensor, as `casts` takes them.
 
         A dimension that is not known counts as 1.
         """
@@ -171,18 +172,18 @@ class Reporter:
 
         Args:
             observer: takes the report.
-            record: what ran, but for what came out and its casts.
-            given: dtypes and sizes of what went in, but for parameters whose casts were kept.
-            result: what came out.
+            record: the operation, without its results and casts.
+            given: the dtypes and sizes of the inputs, without parameters whose casts were kept.
+            result: the result.
             first_only: whether the rule is about the first result only.
             low: computes the operation a second time in a low dtype, as `unamp.adapter.shadowing`
                 says, with no policy in force and unreported; None where the adapter cannot. It is
-                asked only where a trace wants a shadow.
+                called only where a trace wants a shadow.
             kept: the arguments of the call, where a trace keeps those.
 
         Returns:
-            The floating results to go on with, which are others where their gradients are followed
-            by that.
+            The floating results to go on with: other tensors, where gradients are followed by
+            replacing them.
         """
         found = self.floating(result)
         results = self.sizes(found)
@@ -235,9 +236,9 @@ class Reporter:
 
         Args:
             op: the operation.
-            operator: what is called, as `unamp.adapter.performing.Operator` has it.
+            operator: the operator that is called; see `unamp.adapter.performing.Operator`.
             rule: the rule in force.
-            run: calls it, and returns what `unamp.adapter.performing.Outcome` is.
+            run: calls the operator, and returns an `unamp.adapter.performing.Outcome`.
             args, kwargs: the call.
             low, kept: as `report` takes them.
             names: the names of dtypes.
@@ -307,9 +308,9 @@ class Reporter:
 
 @contextmanager
 def unreported(thread: ThreadState[PlanT]) -> Iterator[Observer]:
-    """Report nothing inside: what an operation is made of is its own affair.
+    """Report nothing inside, while an operation calls others.
 
-    Give the observer, to report the whole.
+    Yield the observer, to report the whole operation.
     """
     observer = thread.sink
     assert observer is not None
@@ -328,7 +329,7 @@ def any_trace() -> bool:
 def untraced() -> Iterator[None]:
     """Keep this thread's operations out of every trace.
 
-    Loss scaling and steps are no part of a network.
+    For loss scaling and optimizers' steps, which are no part of a network.
     """
     traces.pauses += 1
     try:
@@ -348,7 +349,7 @@ def unobserved(thread: ThreadState[PlanT]) -> Iterator[None]:
 def reporting_to(thread: ThreadState[PlanT], observer: Observer | None) -> Iterator[None]:
     """Report a thread's operations to a new observer, or to none.
 
-    An outer observer waits, and hands on where the thread is.
+    An outer observer waits; the new one takes over the layers that the thread is in.
     """
     around, thread.sink = thread.sink, observer
     if around is not None and observer is not None:
@@ -380,9 +381,9 @@ def observe(
     Args:
         thread: the adapter's state of this thread.
         observer: takes the reports.
-        layers: what tells the observer which layer is called (see `follow_calls`); None where there
-            are no layers.
-        patched: has everything known that can be reported while it is open.
+        layers: the patches that tell the observer which layer is called (see `follow_calls`); None
+            where there are no layers.
+        patched: the context in which all functions that can be reported are replaced.
         without_region: the plan for where no region is open.
     """
     plan = without_region if thread.plan is None else thread.plan.observed
@@ -398,7 +399,7 @@ def observe(
 def follow_calls(thread: ThreadState[PlanT]) -> Replacement:
     """Return the decorator of a layer class's ``__call__``.
 
-    By it the thread's observer learns which layer the thread is in.
+    It tells the thread's observer which layer the thread is in.
     """
 
     @as_replacement

@@ -1,4 +1,4 @@
-"""The observer that a thread reports its operations to, and where in a network the thread is."""
+"""The observer to which a thread reports its operations, and the layers that the thread is in."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Emulation:
         layers: the layers, as records name them.
 
     Attributes:
-        reached: those of them in which a product was computed so: an adapter that knows nothing of
-            this adds none.
+        reached: the layers in which a product was computed from float8; none with an adapter that
+            does not know of this.
     """
 
     def __init__(self, dtype: str, layers: frozenset[str]) -> None:
@@ -32,7 +32,7 @@ class Emulation:
         self.reached: set[str] = set()
 
     def takes(self, op: str, layer: str | None) -> bool:
-        """Return whether an operation of a layer is computed so, and note it."""
+        """Return whether an operation of a layer is computed from float8, and note the layer."""
         if op not in PRODUCTS or layer is None or layer not in self.layers:
             return False
         self.reached.add(layer)
@@ -44,10 +44,10 @@ class _Traces(threading.local):
 
     Attributes:
         innermost: the `unamp.trace` that was opened last; None where none is open.
-        pauses: how many contexts are open in which nothing is recorded.
+        pauses: the number of open contexts in which nothing is recorded.
         shadow: the low dtype in which operations are computed a second time; None where no open
             trace asks for that.
-        keeper: keeps what operations are called with; None where no open trace asks for that.
+        keeper: keeps the arguments of operations; None where no open trace asks for that.
         float8: the layers whose products are computed from float8; None where there are none.
     """
 
@@ -82,8 +82,8 @@ class Layers:
     Nothing is kept once the outermost layer has returned.
 
     Args:
-        named: gives the layers inside a network, with their names.
-        own: gives a layer's name where its network does not name it; its class where not given.
+        named: returns the layers inside a network, with their names.
+        own: returns the name of a layer that its network does not name; by default its class.
         follow: puts hooks on the parameters of a network, given its name, where their gradients are
             wanted; see `parameter_hook`. None where parameters take no hooks.
     """
@@ -97,7 +97,7 @@ class Layers:
         self._named = named
         self._own = own
         self._follow = follow
-        # with the layer, which is alive as long as its id is a key
+        # each with its layer, which stays alive as long as its id is a key
         self._names: dict[int, tuple[str, object]] = {}
         self._open: list[str] = []
         self._network: object = None
@@ -105,7 +105,7 @@ class Layers:
 
     @property
     def path(self) -> str | None:
-        """Where the thread is: ``"Net.encoder.0"``; None outside of layers."""
+        """The layer that the thread is in: ``"Net.encoder.0"``; None outside of layers."""
         return self._open[-1] if self._open else None
 
     def enter(self, layer: object) -> None:
@@ -125,8 +125,8 @@ class Layers:
     def of_parameter(self, path: str) -> str | None:
         """Return the name of a parameter by its layer, given its path in a pytree.
 
-        None where no network has it, or several. A network has what linen and nnx put around its
-        parameters, and what is in one of its layers that were called.
+        None where no network has it, or several have. A network has a path that begins as linen's
+        or nnx's do, or with one of its layers that were called.
         """
         inside = re.sub(r"^(params|states\.\d+)\.", "", path)
         outer, _, name = inside.partition(".")
@@ -151,7 +151,7 @@ class Layers:
         left = self._open.pop() if self._open else None
         if not self._open:
             if left is not None:
-                self._follow_parameters(left)  # once more: layers may have made them in this call
+                self._follow_parameters(left)  # again: layers may have made some in this call
             self._names, self._network = {}, None
 
     def _follow_parameters(self, network: str) -> None:
@@ -176,11 +176,11 @@ Sink = Callable[[OpRecord], GradientHook | None]
 
 
 class Observer:
-    """A thread reports its operations here while `unamp.trace` is open.
+    """The receiver of a thread's reports while `unamp.trace` is open.
 
     Args:
         framework: the framework's import name.
-        sink: takes the records, and gives a hook where the gradients of the results are wanted.
+        sink: takes the records, and returns a hook where the gradients of the results are wanted.
         values, layers: see below.
 
     Attributes:
@@ -203,8 +203,9 @@ class Observer:
         """Report one operation.
 
         Args:
-            record: what ran. Where it names a layer, it ran there, and not where the thread is now.
-            values: gives the statistics of what came out; it is asked only where they are wanted,
+            record: the operation. It ran in the layer that the record names, if any, else in the
+                layer that the thread is in now.
+            values: returns the statistics of the results; it is called only where they are wanted,
                 and may wait for the device.
             follow: puts a hook on the results, where their gradients are wanted; None where the
                 adapter cannot.

@@ -22,26 +22,29 @@ class Operations(Protocol):
     Every operation has the canonical signature of its name (that of PyTorch's function): tensors
     first, attributes by keyword. `unamp_conformance.check.cases` has the signatures in use.
 
-    Where the framework runs functions in other ways than eagerly, ``ways()`` returns them: see
-    `unamp.adapter.ways`. Where it has tensors that are not one dense array, ``tensor_kinds()``
-    returns their kinds: see `unamp.adapter.tensor_kinds`. Where tensors can change in place,
-    ``parameter(array, device=...)`` returns one as layers have them for parameters, and
-    ``assign(parameter, array)`` changes one as optimizers do. Where it has optimizers,
-    ``adam(array, device=...)`` makes a parameter and one of these, and returns a function that
-    takes a step with a gradient, an array, and returns the parameter's values then. Where a process
-    that runs the suite and nothing else is better set up otherwise, ``set_up()`` does so, before
-    anything is computed. It may be called again. Where a gradient of any result costs less than
-    that of a scalar, ``pull_back(function, compiled=...)`` returns forward and backward, operation
-    by operation or, where the namespace is `dear`, as one program: it takes leaves, other arguments
-    of ``function(leaves, others)``, which returns what is differentiated and a result, and a
-    function that makes the cotangent of these two; it returns the result and the gradients of the
-    leaves. As one program it runs forward alone where there are no leaves. Where the operation
-    ``cast`` costs much more than copying numbers, ``cast(tensor, dtype)`` does that, with a
-    gradient, for casts that are not what is looked at. Where it can have a second device on a
-    machine without any, ``make_second_device()`` gives the process one for the rest of its life,
-    under the name ``"second"``, and returns whether it could. Where it can write down what it would
-    run on a device that is not here, ``absent_devices()`` returns these devices: see
-    `unamp.adapter.absent_devices`. Where it cannot, ``unreadable`` may say why.
+    A namespace may also have:
+
+    - ``ways()``: the ways other than eager in which functions run; see `unamp.adapter.ways`
+    - ``tensor_kinds()``: the kinds of tensor that are not one dense array; see
+      `unamp.adapter.tensor_kinds`
+    - ``parameter(array, device=...)`` and ``assign(parameter, array)``, where tensors change in
+      place: a tensor as layers have them for parameters; a change of it as optimizers make it
+    - ``adam(array, device=...)``, where there are optimizers: makes a parameter and an optimizer;
+      returns a function that steps with a gradient, an array, and returns the parameter's values
+    - ``set_up()``: prepares a process for the suite alone before anything is computed; it may be
+      called again
+    - ``pull_back(function, compiled=...)``, where a gradient of any result costs less than that of
+      a scalar: returns forward and backward of ``function(leaves, others)``, whose results are a
+      value to differentiate and another. It takes the leaves, the others, and a function that makes
+      the cotangent from these results; it returns the other result and the leaves' gradients. It
+      runs operation by operation, or as one program where the namespace is `dear`, which without
+      leaves is forward alone
+    - ``cast(tensor, dtype)``, where the operation ``cast`` costs much more than a copy: a cheap
+      cast with a gradient, for casts that are not under test
+    - ``make_second_device()``: gives the process a device ``"second"`` for the rest of its life on
+      a machine without any, and returns whether it could
+    - ``absent_devices()``: the devices that are not here, but whose programs can be written down;
+      see `unamp.adapter.absent_devices`. Without it, ``unreadable`` may say why
     """
 
     def __hash__(self) -> int:
@@ -85,16 +88,16 @@ class NamedOperations:
     """The part of an `Operations` that looks a name up; an adapter's own class adds the tensors.
 
     Args:
-        framework: whose spellings say which operations there are.
-        find: the framework's function for an operation, in the canonical signature; None where it
-            has none.
+        framework: the framework, whose spellings say which operations there are.
+        find: returns the framework's function for an operation, in the canonical signature; None
+            where it has none.
 
     Attributes:
-        subnormals: whether every kernel sees subnormal numbers as what they are; not where some may
-            take them for zeros.
-        repeats: whether an operation answers the same numbers with the same bits at every call;
-            where not, a loss may differ in its last ones.
-        dear: whether dtypes cost time by themselves, since kernels are compiled; a quick run of the
+        subnormals: whether every kernel keeps subnormal numbers; False where some may take them for
+            zeros.
+        repeats: whether an operation gives the same bits for the same inputs at every call; if not,
+            a loss may differ in its last bits.
+        dear: whether each dtype costs time, since kernels are compiled for it; a quick run of the
             suite then looks at each operation and network under one low dtype, which alternates.
     """
 

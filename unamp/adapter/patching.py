@@ -18,13 +18,13 @@ from unamp.errors import FrameworkNotSupported
 
 
 class Patch(Protocol):
-    """A replacement of something of the framework's; see `unamp.adapter.replacing`."""
+    """The replacement of one part of a framework; see `unamp.adapter.replacing`."""
 
     def apply(self) -> None:
         """Replace the original."""
 
     def undo(self) -> None:
-        """Put back what was there. What somebody else has put there in the meantime stays."""
+        """Put back the original. A part that somebody else has put there since stays."""
 
 
 class Patches:
@@ -34,12 +34,12 @@ class Patches:
     (see `unamp.regions`).
 
     Args:
-        base: gives what everybody needs; it is asked each time that the first one comes.
-        forget: lets go, in a forked process, of what the adapter knows about the forking thread.
-        beside: other patches, which are applied for everybody who needs these.
+        base: returns the patches that every user needs; called each time that a first user comes.
+        forget: drops, in a forked process, what the adapter knows about the forking thread.
+        beside: other patches, which are applied whenever these are.
 
     Attributes:
-        open: how many need them: how many regions are open.
+        open: the number of users: of regions that are open.
         applied: the patches that are applied now, the first applied first; always the same list.
     """
 
@@ -70,8 +70,8 @@ class Patches:
         """Apply the patches for one more user.
 
         Args:
-            key: stands for what is needed besides; with a key that is known nothing more is asked.
-            further: gives what that is.
+            key: stands for the further patches; with a known key they are applied already.
+            further: returns further patches for this user.
 
         Raises:
             Exception: whatever a patch raises that cannot be applied; nothing has changed then.
@@ -81,7 +81,7 @@ class Patches:
             try:
                 if self.open == 1:
                     for patch in self._base():
-                        self.applied.append(patch)  # first: what raises halfway is undone, too
+                        self.applied.append(patch)  # first, so that one that raises is undone, too
                         patch.apply()
                 if further is not None:
                     self.add(key, further)

@@ -1,9 +1,9 @@
-"""A rule carried out for one call, whatever the framework.
+"""Carrying out the rule for one call, whatever the framework.
 
 `target` is for every adapter. `Operator` and `Performer` are for those that replace a framework's
 functions and cast in Python, call by call. A device may have no kernels for a low dtype. There, low
-is *emulated*: inputs are rounded to low, the framework computes in float32, and the result is
-rounded to low.
+operations are *emulated*: inputs are rounded to low, the framework computes in float32, and the
+result is rounded to low.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def target(rule: Rule, low: Dtype, float32: Dtype, seen: list[Dtype], mixed: boo
         return float32
     if mixed:
         return differing(rule, float32, seen)
+    # Inputs that agree stay as they are; a low dtype is named, since the device may emulate it.
     return None if seen[0] is float32 else seen[0]
 
 
@@ -65,8 +66,8 @@ def differing(rule: Rule, float32: Dtype, seen: Sequence[Dtype]) -> Dtype:
 def places(function: Function) -> Mapping[str, int]:
     """Return the places of a function's parameters among the positional arguments.
 
-    Empty where Python cannot tell. One that is given by name alone has a place that no
-    positional argument reaches.
+    Empty where Python cannot tell. A keyword-only parameter has a place that no positional argument
+    reaches.
     """
     by_code = _places_by_code(function)
     return _places_by_signature(function) if by_code is None else by_code
@@ -96,7 +97,7 @@ class _Everything:
         return True
 
 
-#: Has every name in it.
+#: A container with every name in it.
 EVERYTHING: Container[str] = _Everything()
 
 
@@ -112,10 +113,10 @@ class CallPlan(Plan, Protocol):
 
 
 class LayerPlan:
-    """A plan inside a layer that is one operation, where no rule holds.
+    """The plan inside a layer that is one operation, where no rule applies.
 
-    An adapter's own casts the parameters where they are used. The layer itself is not changed:
-    other threads may be using it.
+    An adapter derives its own, which casts the parameters where they are used. The layer itself is
+    not changed: other threads may be using it.
     """
 
     policy = Policy(enabled=False)
@@ -135,22 +136,22 @@ class Operator(ABC):
 
     Attributes:
         op: the vocabulary's name; None for a function that the vocabulary does not have.
-        name: the framework's own name for what is called.
+        name: the framework's own name of the function or layer.
         call: the original function.
         layer: whether its parameters are not among its arguments: a layer's ``forward``. Its rule
-            is about those, too, where it is about an argument; an embedding's is about its table
-            alone, for its arguments are whole numbers.
+            casts them where an argument is eligible; an embedding's always does, since its
+            arguments are whole numbers.
         bound: whether its first argument is no input: a primitive, or a layer.
         in_place: whether it changes its first argument.
-        out_of_place: for one in place, the function that returns the same as a new tensor.
-        which: finds the operation from the arguments, where one function does several; where it
-            finds None, no rule applies.
+        out_of_place: for one in place, the function that returns the result as a new tensor.
+        which: returns the operation for some arguments, where one function does several; None where
+            no rule applies.
         activation_only: whether a rule casts the first tensor alone (norms, whose parameters and
             statistics stay float32).
         view: whether it returns a view of its input, or only moves data, natively in any dtype.
     """
 
-    # No dataclass: Paddle's SOT sees the fields of one alone, and not what its subclasses add.
+    # Not a dataclass: Paddle's SOT sees the fields of one, and not those that subclasses add.
     __slots__ = (
         "_places",
         "activation_only",
@@ -188,14 +189,14 @@ class Operator(ABC):
         self.view = view
         self.which = which
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
-        # now: while a region is open the function has other code
+        # read now: while a region is open, the function has other code
         self._places = _places_by_code(call)
 
     @property
     def places(self) -> Mapping[str, int]:
         """The places of its parameters among the positional arguments."""
         if self._places is None:
-            # a signature takes as long as all else that is known of an operator
+            # not in `__init__`: a signature takes as long as all the rest of an operator
             self._places = _places_by_signature(self.call)
         return self._places
 
@@ -226,14 +227,12 @@ class Casts(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The cast that what an operation is made of goes on with.
-
-    The code of a framework's function calls several operations.
+    """The cast for operations that the code of one operation calls.
 
     Attributes:
         parameters: the parameters that are not among the arguments, by their ids. A norm's are left
             out: they stay as they are.
-        to: the cast that made the arguments what they are, and makes the parameters likewise.
+        to: the cast that the arguments have had, and that the parameters get when they are used.
         dtype: the dtype of that cast; None where nothing is cast.
     """
 
@@ -262,13 +261,13 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         float32: the one of them that is float32.
     """
 
-    #: The class of what a caller names a dtype with.
+    #: The class of objects by which a caller names a dtype.
     dtype_kind: ClassVar[type]
-    #: The adapter's function that runs a call and reports it: it takes what `report` takes after
-    #: the plan, and a function that computes the call low, in the dtype of a name.
+    #: The adapter's function that runs a call and reports it: it takes the arguments of `report`
+    #: without the plan, and a function that computes the call in a low dtype, given its name.
     reporting: ClassVar[Function]
 
-    #: The operations that float8 is made with; None where the adapter computes no product from it.
+    #: The operations that emulate float8; None where the adapter computes no product from it.
     arithmetic: ClassVar[Arithmetic | None] = None
 
     def __init__(
@@ -294,7 +293,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         args: Args,
         kwargs: Keywords,
     ) -> bool:
-        """Return whether a call runs as it is: no rule applies, or somebody else sees to it."""
+        """Return whether a call runs as it is: no rule applies, or other code carries it out."""
         return False
 
     @abstractmethod
@@ -312,13 +311,13 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     ) -> object:
         """Call the original with arguments that are cast already.
 
-        Have what it is made of compute in the same dtype.
+        Operations that the original calls compute in the same dtype.
         """
 
     def call_without_floats(
         self, plan: PlanT, operator: OperatorT, rule: Rule, args: Args, kwargs: Keywords
     ) -> object:
-        """Call the original with arguments of which no rule casts any."""
+        """Call the original with arguments that no rule casts."""
         return self.call(plan, operator, args, kwargs)
 
     def call_in_place(
@@ -329,8 +328,8 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         args: Args,
         kwargs: Keywords,
     ) -> Outcome:
-        """Call an operation in place: no rule changes it, but on a low tensor it must work."""
-        raise NotImplementedError  # for frameworks that have none
+        """Call an in-place operation: no rule changes it, but it must work on a low tensor."""
+        raise NotImplementedError  # for frameworks without in-place operations
 
     def activation(self, kwargs: Keywords) -> str | None:
         """Return the name of the argument that is a norm's activation, where it was named."""
@@ -356,7 +355,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         return self.reporting(op, operator, rule, run, args, kwargs, low)
 
     def rule(self, plan: PlanT, operator: OperatorT, op: str, args: Args, kwargs: Keywords) -> Rule:
-        """Return the rule for a call: the plan's, unless the call itself states what it wants."""
+        """Return the rule for a call: the plan's, unless the call itself states another."""
         return plan.rule(op)
 
     def target(
@@ -388,14 +387,14 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         args: Args,
         kwargs: Keywords,
     ) -> ResultT:
-        """Return the result of a call with float32 copies of low tensors.
+        """Return the result of a call on float32 copies of low tensors; write the copies back.
 
-        These then take what it made of the copies. Low running statistics would lose their update:
-        a cast of them would take it, or a copy that the framework makes.
+        Without the copies, low running statistics would lose their update: it would go to a cast of
+        them, or to a copy that the framework makes.
 
         Args:
-            tensors: what the call changes; what is no low tensor is left alone.
-            run: computes from arguments.
+            tensors: the tensors that the call changes; those that are not low are left alone.
+            run: runs the call with other arguments.
         """
         low = [
             each
@@ -417,7 +416,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         """Return the result of a call computed low, from copies; see `unamp.adapter.shadowing`.
 
         Raises:
-            LeftOut: where that would change what it is given, or no rule reaches it.
+            LeftOut: where the call changes its arguments, or its caller named the dtype.
         """
         if operator.in_place or kwargs.get("out") is not None:
             raise LeftOut(IN_PLACE)
@@ -435,12 +434,12 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         args: Args,
         kwargs: Keywords,
     ) -> object:
-        """Return the result of a product in float32, from factors as float8 holds them.
+        """Return the result of a product in float32, from factors rounded to float8.
 
         See `unamp.adapter.shadowing`.
 
         Raises:
-            LeftOut: where the adapter does not compute it so.
+            LeftOut: where the adapter does not compute the product from float8.
         """
         form, by_rows = format_of(dtype)
         arithmetic = self.arithmetic
@@ -454,7 +453,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
 
         if not operator.layer:
             bound = 1 if operator.bound else 0
-            # By name they come in any order, which matters only where a third tensor is added.
+            # Factors given by name come in any order, which matters where a third tensor is added.
             named = (
                 []
                 if "add" in op
@@ -481,7 +480,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         op = operator.op if operator.which is None else operator.which(args, kwargs)
         if self.is_left_alone(plan, operator, op, args, kwargs):
             return operator.call(*args, **kwargs)
-        if op is None:  # no rule, but on a low tensor it must work
+        if op is None:  # no rule applies, but the call must work on a low tensor
             return self.carry_out_rule(plan, operator, Rule.UNTOUCHED, args, kwargs)[0]
         rule = self.rule(plan, operator, op, args, kwargs)
         if self._thread.sink is not None and traced(op):
@@ -517,9 +516,9 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def carry_out_rule(
         self, plan: PlanT, operator: OperatorT, rule: Rule, args: Args, kwargs: Keywords
     ) -> Outcome:
-        """Call an operation with its inputs cast as a rule says that is no ban.
+        """Call an operation with its inputs cast as a rule says, which is no ban.
 
-        A subclass may make another rule of it.
+        A subclass may carry out another rule in its place.
         """
         float32, casts = self._float32, self._casts
         seen, own = self.seen(operator, args, kwargs)
@@ -541,6 +540,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         dtype = self.target(plan, operator, rule, seen, mixed)
         named = None if dtype is None else self.named_dtype(operator, args, kwargs)
         if named is not None and rule is not Rule.UNTOUCHED:
+            # an explicit cast, which no rule changes; low inputs may still have to be emulated
             dtype = None if float32 in seen else seen[0]
         if dtype is None:
             return self.call(plan, operator, args, kwargs), seen[0], False
@@ -622,7 +622,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     ) -> object:
         """Return the result of an emulated operation in the dtype that the caller named."""
         asked = self.dtype_meant(named)
-        if asked not in self._dtypes:  # the framework gives it what was named
+        if asked not in self._dtypes:  # not eligible: the framework itself casts the result
             return self.call(plan, operator, args, kwargs, parts)
         args = [self._float32 if self.dtype_meant(value) == asked else value for value in args]
         if _DTYPE in kwargs:
@@ -637,7 +637,7 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         named = operator.argument(_DTYPE, args, kwargs)
         if named is not None:
             return named
-        # A function in C does not tell where it takes its dtype, but a dtype tells itself.
+        # The place of a C function's dtype is not known, but a dtype is found among its arguments.
         return next((value for value in args if self.dtype_meant(value) is not None), None)
 
     def dtype_meant(self, value: object) -> Dtype | None:

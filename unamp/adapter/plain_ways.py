@@ -15,7 +15,7 @@ from unamp.adapter.ways import OpenRegion
 
 
 def inside(function: Function, region: OpenRegion) -> Function:
-    """Return a function with the region in it."""
+    """Return a function that opens the region and calls another one inside."""
 
     def body(*inputs: Any) -> Any:
         with region():

@@ -1,4 +1,4 @@
-"""The parts of plans alike in every framework: rules, bans, and how rules are carried out."""
+"""The parts of plans that all frameworks share: rules, bans, and how rules are carried out."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def with_synonyms(
     """Return rules for a framework's own operations, where one function is two of them.
 
     A user's list may name either. Operations that were added in this process are left out: they
-    come and go, and a plan stays.
+    come and go, while a plan stays.
 
     Args:
         policy: the policy.
         rules: its rules.
-        synonyms: operations that are one function of the framework's with another, and the other.
+        synonyms: operations, each with the other one that is the same function in the framework.
     """
     named = {op: other for op, other in synonyms.items() if is_listed(policy, other)}
     own = {**rules, **{op: rules[other] for op, other in named.items()}}
@@ -84,7 +84,7 @@ def _added(generation: int) -> tuple[str, ...]:
 
 @cache
 def all_widest() -> Mapping[str, Rule]:
-    """Return rules by which all that a level can change takes the widest dtype of its inputs."""
+    """Return rules with the widest dtype for every operation that a level can change."""
     own = {name: op for name, op in vocabulary().items() if not op.is_added}
     return {
         name: Rule.UNTOUCHED if op.keeps_its_meaning else Rule.WIDEST for name, op in own.items()

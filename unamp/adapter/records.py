@@ -15,18 +15,18 @@ from unamp.policy import Policy, Rule
 #: The sizes of a tensor's dimensions; None for one that is not known.
 Shape = tuple[int | None, ...]
 
-#: How many numbers of a result are kept to compare them with those of another run.
+#: The most numbers of a result that are kept, to compare them with those of another run.
 SAMPLE = 64
 
 
 class Underflow(NamedTuple):
-    """The share of a result's numbers that a low dtype loses digits of because they are small.
+    """The shares of a result's numbers that are so small that a low dtype loses digits of them.
 
     Attributes:
         dtype: the low dtype.
         subnormal: the share of numbers that are subnormal in it.
         flushed: the share of numbers that are not zero, and become zero in it. A result in that
-            dtype cannot tell of them.
+            dtype does not show them.
     """
 
     dtype: str
@@ -38,14 +38,13 @@ class Values(NamedTuple):
     """Statistics of an operation's result, for `unamp.trace(values=True)`.
 
     Attributes:
-        shape: the shape of its first floating result; what follows is about that one, but for
-            `nonfinite`.
-        nonfinite: how many numbers of all its floating results are infinite or NaN.
+        shape: the shape of its first floating result; all but `nonfinite` is about that one.
+        nonfinite: the count of numbers in all its floating results that are infinite or NaN.
         max_abs, mean, norm: the largest magnitude, the mean, and the root of the sum of squares, of
             its finite numbers.
         sample: up to `SAMPLE` of its numbers, evenly spaced, always the same places of one shape.
-        underflow: for each low dtype, which share of its numbers is too small for it; nothing in
-            traces of before version 3.
+        underflow: for each low dtype, the shares of its numbers that are too small for it; empty in
+            traces before version 3.
     """
 
     shape: tuple[int, ...]
@@ -100,14 +99,14 @@ class Values(NamedTuple):
 
 def _norm(numbers: Row) -> float:
     largest = float(abs(numbers).max()) if len(numbers) else 0.0
-    # Divided first, so that the square of a large number is one, too.
+    # Divided first, so that the square of a large number does not overflow.
     return largest * float(((numbers / largest) ** 2).sum()) ** 0.5 if largest else 0.0
 
 
 def _underflow(low: FloatFormat, magnitudes: Row, count: int) -> Underflow:
     small = magnitudes[magnitudes < low.smallest_normal]
     small = small[small > 0.0]
-    # half of it is rounded to even, to zero
+    # half of the smallest number is a tie, and rounded to even: to zero
     flushed = int((small <= low.smallest_subnormal / 2).sum())
     return Underflow(low.name, (len(small) - flushed) / count, flushed / count)
 
@@ -115,16 +114,16 @@ def _underflow(low: FloatFormat, magnitudes: Row, count: int) -> Underflow:
 class Shadow(NamedTuple):
     """An operation's own error in a low dtype, for `unamp.trace(shadow=...)`.
 
-    The operation was computed a second time, low, from the same inputs. What they had lost before
-    is no part of it.
+    The operation was computed a second time, low, from the same inputs. Errors that the inputs had
+    already are no part of it.
 
     Attributes:
         dtype: the low dtype.
-        error: how far the low result is from the network's own: the norm of the difference,
-            relative to that of the network's own, over the numbers that are finite in both. Of the
-            first floating result, as all but `overflow`.
-        overflow: how many numbers of all floating results are finite in the network's own, and
-            infinite or NaN in low.
+        error: the norm of the difference between the low result and the network's own, relative to
+            the norm of the latter, over the numbers that are finite in both. It is about the first
+            floating result, as all but `overflow` is.
+        overflow: the count of numbers in all floating results that are finite in the network's own,
+            and infinite or NaN in low.
         subnormal: the share of the low numbers that are subnormal; none where products were
             computed from float8, whose results are float32.
         flushed: the share of the low numbers that are zero, and not zero in the network's own.
@@ -159,20 +158,20 @@ class Shadow(NamedTuple):
 class Gradient(NamedTuple):
     """The gradient of an operation's result or of a parameter, for `unamp.trace(gradients=True)`.
 
-    It is as a backward pass had it.
+    It is the gradient that a backward pass computed, with the loss scale in it.
 
     Attributes:
         dtype: its dtype; empty where it was left out.
         values: its statistics; None where it was left out.
         zeros: the share of its numbers that are zero.
-        result: which of the operation's floating results it is of: the first is 0.
-        record: the operation, by its place among the trace's records: the first is 0. None for that
+        result: the number of the operation's floating result that it belongs to, from 0.
+        record: the number of the operation among the trace's records, from 0; None for the gradient
             of a parameter.
         scale: the loss scale of the last loss that `unamp.GradScaler` scaled in the trace; None
             where it scaled none. Nothing here is divided by it.
         left_out: why it is not known; empty where it is.
         parameter: the parameter, by its layer and its name there (``"Net.encoder.0.weight"``);
-            empty for that of a result.
+            empty for the gradient of a result.
         step: the step of the trace in which it was computed, as in `OpRecord`.
     """
 
@@ -219,7 +218,7 @@ class OpRecord(NamedTuple):
 
     Attributes:
         op: its canonical name.
-        native: the framework's own name for what was called.
+        native: the framework's own name of the function or layer that was called.
         rule: the rule in force.
         inputs: the dtypes of its floating tensor inputs, as the caller gave them.
         compute: the dtype that the framework's kernel was really given; None where it has no
@@ -228,10 +227,10 @@ class OpRecord(NamedTuple):
         emulated: whether the low dtype was emulated.
         layer: where in a network it ran: the network's class, then the names by which it holds its
             layers, with dots between (``"Net.encoder.0"``). None outside of layers.
-        casts: how many tensors were cast for it because of the rule. An emulated operation's
-            rounding counts as the casts that it stands for; a parameter's cast that was kept from
-            before does not.
-        cast_bytes: how many bytes those casts read and wrote.
+        casts: the number of tensors that were cast for it because of the rule. An emulated
+            operation's rounding counts as the casts that it stands for; a parameter's cast that was
+            kept from before does not count.
+        cast_bytes: the bytes that those casts read and wrote.
         framework: the framework that ran it.
         values: statistics of its result, where the trace was asked for them.
         policy: the policy in force; None outside of regions.
@@ -240,7 +239,7 @@ class OpRecord(NamedTuple):
         equation: the equation of an einsum, which its shapes do not tell; None for everything else.
         shadow: its own error in a low dtype, where the trace was asked for it.
         step: the step of the trace in which it ran, counted by calls of `unamp.tracing.Trace.step`.
-        call: what it was called with, where the trace was asked to keep that.
+        call: its arguments, where the trace was asked to keep them.
     """
 
     op: str
@@ -265,9 +264,9 @@ class OpRecord(NamedTuple):
 
     @property
     def computed_in(self) -> str | None:
-        """The dtype that it computed in for whoever sees its numbers: the low one if emulated.
+        """The dtype whose precision its numbers have: the low one where it was emulated.
 
-        That is the dtype of its result or, where that is no low one (argmax, or results that a
+        The low one is the dtype of its result or, where that is not low (argmax, or results that a
         policy widens), the policy's. None where it has no floating input.
         """
         if not self.emulated:

@@ -28,15 +28,15 @@ CALLED_AS_THEY_ARE: list[Function] = []
 class CarriesOutRegistered(Protocol):
     """The part of an adapter that carries rules out for registered operations.
 
-    Casts and emulation are the core's, by `Adapter.cast` and `Adapter.support`; here is what only
-    an adapter knows.
+    The core casts and emulates, by `Adapter.cast` and `Adapter.support`; the methods here are for
+    what only an adapter knows.
     """
 
     @property
     def thread(self) -> ThreadState[Any]:
         """The adapter's state of the calling thread.
 
-        A call outside of regions and traces asks nothing else.
+        A call outside of regions and traces needs nothing else.
         """
 
     def policy_for(self, tensor: Tensor) -> Policy | None:
@@ -49,14 +49,14 @@ class CarriesOutRegistered(Protocol):
     def opened(self, value: object) -> Opened | None:
         """Return the leaves of a framework's own container, and the function that makes another.
 
-        Those are classes that a user told the framework of, pytrees; lists, tuples and dictionaries
-        need not be known. None for everything else.
+        Such containers are of classes that a user told the framework of (pytrees); lists, tuples
+        and dictionaries need not be known. None for everything else.
         """
 
     def unchanged(self, value: object) -> Callable[[], bool]:
         """Return the function that tells whether a tensor or opened container is unchanged.
 
-        An operation that changes what it is given would change a copy where its rule casts that.
+        An operation that changes an argument in place would change a copy where its rule casts it.
         """
 
     def second_run(self, tensors: Sequence[Tensor]) -> AbstractContextManager[SecondRun]:
@@ -64,11 +64,11 @@ class CarriesOutRegistered(Protocol):
 
         The context is open around the first run. The second one is without gradients, unreported,
         and changes nothing that the network sees. It raises `LeftOut` where the first run changed
-        what it was given or drew random numbers, or has tensors without numbers; see
+        its arguments or drew random numbers, or has tensors without numbers; see
         `unamp.adapter.shadowing`.
 
         Args:
-            tensors: all tensors that go in.
+            tensors: all tensors among the arguments.
         """
 
     def report_registered(
@@ -81,15 +81,15 @@ class CarriesOutRegistered(Protocol):
     ) -> Sequence[Tensor]:
         """Report one call, and return the floating results to go on with.
 
-        They are others where gradients are followed by that.
+        They are other tensors where gradients are followed by replacing them.
 
         Args:
             observer: takes the report.
-            record: what ran, but for shapes, casts and what came out.
-            tensors: the eligible tensors that went in.
-            results: the floating tensors that came out.
-            low: computes it in a low dtype, by `second_run`, and returns its floating results; None
-                where no trace wants that.
+            record: the operation, without shapes, casts and result.
+            tensors: the eligible tensors among the arguments.
+            results: the floating tensors of the result.
+            low: computes the operation in a low dtype, by `second_run`, and returns its floating
+                results; None where no trace wants that.
         """
 
     def operators_changed(self) -> None:
@@ -100,7 +100,7 @@ class CarriesOutRegistered(Protocol):
 
 
 class PlanDecides:
-    """That part where the thread's plan tells all and compilers know functions by their marks."""
+    """That part, where the thread's plan decides and compilers know functions by their marks."""
 
     thread: ThreadState[Any]
 
@@ -123,7 +123,7 @@ class PlanDecides:
     def called_as_it_is(self, function: Function) -> None:
         """See `CarriesOutRegistered.called_as_it_is`.
 
-        `unamp._compiler_marks.not_converted` has seen to it.
+        `unamp._compiler_marks.not_converted` has marked the function.
         """
 
 

@@ -22,7 +22,7 @@ _GROUP = "unamp.adapters"
 
 _lock = threading.RLock()
 _loaded: dict[str, Adapter] = {}
-# another object (even where it is equal) means that something has changed
+# A new object, even an equal one, means a change: regions compare it with `is`.
 _in_use: tuple[Adapter, ...] = ()
 # frameworks that are imported and whose adapter cannot work with them
 _unsuitable: dict[str, Exception] = {}
@@ -60,7 +60,7 @@ def register(adapter: Adapter) -> None:
 
 
 def adapters_in_use() -> tuple[Adapter, ...]:
-    """Return the adapters of all imported frameworks that suit theirs; see `unsuitable`."""
+    """Return the adapters that suit an imported framework; see `unsuitable` for the others."""
     if _waiting is None or (_waiting and _newly_imported()):
         _load_imported()
     return _in_use
@@ -82,7 +82,7 @@ def _newly_imported() -> bool:
 
 
 def renew() -> None:
-    """Have every region ask the adapters anew for what it opens."""
+    """Have every region prepare its policy again when it is next opened."""
     global _in_use
     with _lock:
         _in_use = tuple(_loaded.values())
@@ -107,16 +107,16 @@ def check_suitable(value: object) -> None:
         FrameworkNotSupported, AdapterError: see `unsuitable`.
     """
     for framework, error in _unsuitable.items():
-        # Each framework has a class in a module of its own name among the bases of its tensors,
-        # networks and optimizers, of Keras' and of the user's too.
+        # Among the bases of a framework's tensors, networks and optimizers, of Keras's and of the
+        # user's too, is a class from a module that begins with the framework's name.
         if any(base.__module__.partition(".")[0] == framework for base in type(value).__mro__):
-            raise error.with_traceback(None)  # kept for the next one, without the frames of this
+            raise error.with_traceback(None)  # it is raised again: it must not keep these frames
 
 
 def check_tensors_suitable(given: object) -> None:
-    """Call `check_suitable` with all that looks like a tensor in arguments, however deep.
+    """Call `check_suitable` with all objects in arguments that look like tensors, at any depth.
 
-    Data sets and the like cost nobody a region.
+    Other objects of a framework, such as data sets, keep no region from opening.
     """
     for each in leaves(given):
         if hasattr(each, "dtype") and hasattr(each, "shape"):
@@ -195,8 +195,8 @@ def _load_imported() -> None:
         points = installed()
         _waiting = tuple(name for name in points if name not in _loaded and name not in _unsuitable)
         for name in _waiting:
-            # A framework in the middle of its own import (a region at its import time) is left for
-            # the next region, and so is one whose adapter is, which imports this.
+            # A framework in the middle of its own import (which opens a region) is left for the
+            # next region. So is one whose adapter is being imported: that imports this module.
             if name not in sys.modules or _begun(name) or _begun(points[name].module):
                 continue
             try:

@@ -1,15 +1,15 @@
-"""The kinds of patches: while one is applied, something of a framework's is another.
+"""The kinds of patches: each replaces a part of a framework while it is applied.
 
-- `CodePatch`: a function of Python code, for everybody who holds it already: it stays the object
-  that it is
-- `AttributePatch`: an attribute of a module or a class, for what is looked up at every call
+- `CodePatch`: a Python function, for all code that holds it already: the function stays the same
+  object
+- `AttributePatch`: an attribute of a module or a class, which callers look up at every call
 - `PropertiesPatch`: many attributes of a module, at the cost of one assignment
 - `NamesPatch`: names in a module's dictionary
 - `MethodsPatch`: many methods of a class, operators among them, at the cost of a few assignments
 - `PatchGroup`: many patches that are applied and undone in one go
 
-All keep one promise (`unamp.adapter.patching.Patch`): what somebody else has put in the same place
-meanwhile stays.
+All keep one promise (`unamp.adapter.patching.Patch`): a replacement that somebody else has put in
+the same place meanwhile stays.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from typing import Any
 from unamp._function_types import Function
 from unamp.adapter.patching import Patch
 
-#: Makes what is called in a function's place, given the original.
+#: Takes an original function, and returns the function that is called in its place.
 Replacement = Callable[[Function], Function]
 
-#: Stands in source code for one of the constants, with its name behind, until the code is told
-#: which they are.
+#: Begins a string in source code that stands for a constant, until its value is put in. The name of
+#: the constant follows.
 _MARK = "unamp: "
 _FORWARDING = "def stand_in(*args, **kwargs):\n return CALL(*args, **kwargs)\n"
 
@@ -45,14 +45,14 @@ _GENERATOR = 0x20
 
 
 class CodePatch:
-    """A function of Python code that runs other code.
+    """A Python function that runs other code.
 
-    Whoever holds the function, under whatever name and since whenever, sees the change.
+    All code that holds the function sees the change, under whatever name and since whenever.
 
     Args:
         function: the function.
-        replacement: makes what is called in its place, given the original as a function of its own;
-            or makes code with `code_of`, which runs in its place without being called.
+        replacement: takes the original, as another function, and returns the function to call in
+            its place; or returns code, made with `code_of`, that runs in its place without a call.
 
     Attributes:
         function: the function.
@@ -76,7 +76,7 @@ class CodePatch:
             function.__closure__,
         )
         self.original.__kwdefaults__ = function.__kwdefaults__
-        # of a decorated function its signature, which is found there
+        # a decorated function has its signature there
         self.original.__dict__.update(function.__dict__)
         instead = replacement(self.original)
         if not isinstance(instead, types.CodeType):
@@ -113,9 +113,9 @@ class AttributePatch:
     """An attribute of a module or a class.
 
     Args:
-        home: the module or class. What a class inherits, it has itself while this is applied.
+        home: the module or class. A class has an inherited attribute itself while this is applied.
         name: the attribute's name.
-        instead: makes what it is, given what it was.
+        instead: takes the original value, and returns the replacement.
     """
 
     __slots__ = ("_instead", "_name", "_own", "home")
@@ -143,15 +143,15 @@ class AttributePatch:
 
 
 class PropertiesPatch:
-    """Attributes of a module, at the cost of one assignment however many they are.
+    """Many attributes of a module, at the cost of one assignment.
 
     The module's class is exchanged for one with a property for each name: properties go before the
     module's own dictionary.
 
     Args:
         module: the module.
-        instead: what each attribute is while this is applied. What somebody else puts in its place
-            meanwhile is not asked for.
+        instead: the value of each attribute while this is applied. A value that somebody else puts
+            in its place meanwhile is not seen.
     """
 
     __slots__ = ("_classes", "_module")
@@ -183,7 +183,7 @@ class NamesPatch:
 
     Args:
         space: the dictionary.
-        instead: what each name stands for while this is applied.
+        instead: the value of each name while this is applied.
     """
 
     __slots__ = ("_instead", "_own", "_space")
@@ -194,7 +194,7 @@ class NamesPatch:
         self._own = {name: space[name] for name in instead if name in space}
 
     def apply(self) -> None:
-        """Set the names to the replacements; one with another meaning by now keeps that."""
+        """Set the names to the replacements; a name that has another value by now keeps it."""
         space, own = self._space, self._own
         for name, value in self._instead.items():
             if space.get(name) is own.get(name):
@@ -212,19 +212,19 @@ class NamesPatch:
 
 
 class MethodsPatch:
-    """Methods of a class, of which each is its own or inherited; operators may be among them.
+    """Methods of a class, its own or inherited ones; operators may be among them.
 
-    An assignment to a class forgets what Python remembers of the class, and sees to the slots of
-    its operators. Here there are many at a time, so they go to the class's dictionary directly, and
-    one assignment tells Python to forget. The slots stay: they call whatever function is found,
-    before and after.
+    Each assignment to a class clears Python's caches of the class, and updates the slots of its
+    operators. To pay for that once, the methods go to the class's dictionary directly, and one
+    assignment clears the caches. The slots stay: they call whatever function is found, before and
+    after.
 
     Args:
         of: the class.
-        instead: what to be, by the methods' names.
+        instead: the replacements, by the methods' names.
 
     Raises:
-        TypeError: where an operator is a slot of C, which goes past the dictionary.
+        TypeError: where an operator is a slot in C, which does not look into the dictionary.
     """
 
     __slots__ = ("_names", "_of")
@@ -242,7 +242,7 @@ class MethodsPatch:
     def apply(self) -> None:
         """Give the class the replacements."""
         self._names.apply()
-        # makes Python forget what it remembers of the class, as any assignment does
+        # clears Python's caches of the class, as any assignment does
         self._of.__doc__ = self._of.__doc__
 
     def undo(self) -> None:
@@ -268,8 +268,9 @@ class PatchGroup:
     def __init__(self, patches: Iterable[Patch]) -> None:
         self.patches = tuple(patches)
         self._codes = tuple(patch.codes for patch in self.patches if isinstance(patch, CodePatch))
-        # Over a thousand in MindSpore, and a step between two regions leaves them in no cache of
-        # the processor: a copy of all fetches them together, and the loops take a quarter less.
+        # MindSpore has over a thousand, and a step between two regions drives them out of the
+        # processor's caches. `apply` and `undo` first copy this tuple: that fetches all of them
+        # together, and the loops take a quarter less.
         self._objects = tuple(chain.from_iterable(self._codes))
         self._others = tuple(patch for patch in self.patches if not isinstance(patch, CodePatch))
 
@@ -292,11 +293,10 @@ class PatchGroup:
 
 
 def as_replacement(run: Function) -> Replacement:
-    """Decorate a function that is called in another's place.
+    """Decorate a function that is called in an original's place; return a `Replacement`.
 
-    `unamp.adapter.state.in_regions` does so in regions alone. The decorated function takes the
-    original before the arguments. What this returns makes the replacement of an original, as
-    patches take it.
+    The decorated function takes the original before the arguments. It is called always;
+    `unamp.adapter.state.in_regions` decorates one that is called in regions alone.
     """
 
     @wraps(run)
@@ -313,14 +313,14 @@ def as_replacement(run: Function) -> Replacement:
 def code_of(
     source: str, constants: Mapping[str, object], *, closed_over: int = 0
 ) -> types.CodeType:
-    """Return the code of a function for a place where it cannot look anything up.
+    """Return the code of a function that has constants where its source has names.
 
-    Its globals are those of what it replaces.
+    It can look nothing up: its globals are those of the function that it replaces.
 
     Args:
         source: the definition of the function.
-        constants: what names in it stand for.
-        closed_over: how many variables the function closes over that it stands in for.
+        constants: the values of upper-case names in it.
+        closed_over: the number of variables that the replaced function closes over.
     """
     code = _marked(source, frozenset(constants), closed_over)
     marks = {_MARK + name: value for name, value in constants.items()}

@@ -1,8 +1,8 @@
 """Shadow runs: a reported operation computed a second time, low, for `unamp.trace(shadow=...)`.
 
 An adapter computes it from copies of what could change, without gradients, with no policy in force
-and unreported, so that the network's results and state stay what they are. What it cannot compute
-so it leaves out, and says why.
+and unreported, so that the network's results and state stay the same. An operation that it cannot
+compute like this is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ NAMED = "its caller named the dtype, which no rule changes"
 CHANGES_STATE = "it changes the state of its layer (running statistics, a seed)"
 NO_PRODUCT = "float8 is for products of two matrices"
 
-#: The operations that are computed from float8, by their canonical names: for each the places of
-#: the two factors.
+#: The operations that are computed from float8, by canonical name, each with the positions of its
+#: two factors among the arguments.
 PRODUCTS = {
     **dict.fromkeys(("addbmm", "addmm", "addmv", "baddbmm"), (1, 2)),
     **dict.fromkeys(("bmm", "einsum", "linear", "matmul", "mm", "mv"), (0, 1)),
@@ -39,7 +39,7 @@ DRAWING = frozenset(
     }
 )
 
-_SHOWN = 200  # characters of a framework's message
+_SHOWN = 200  # the most characters of a framework's message
 
 
 class LeftOut(Exception):
@@ -63,9 +63,9 @@ def shadow(
 
     Args:
         dtype: the low dtype.
-        record: what ran, with its inputs, output and what it computed in.
-        own: gives the floating results of the network's run, each as one row of float64 numbers.
-        low: computes the operation low, from the same inputs, and gives its results likewise.
+        record: the operation, with the dtypes of its inputs, result and computation.
+        own: returns the floating results of the network's run, each as one row of float64 numbers.
+        low: computes the operation low, from the same inputs, and returns its results likewise.
     """
     if dtype in FLOAT8 and record.op not in PRODUCTS:
         return Shadow(dtype, left_out=NO_PRODUCT)
@@ -77,7 +77,7 @@ def shadow(
     except LeftOut as left_out:
         return Shadow(dtype, left_out=str(left_out))
     except Exception as error:
-        # a framework raises what it likes; the network's own run went well, and goes on
+        # a framework may raise any error here; the network's own run went well, and must go on
         return Shadow(dtype, left_out=f"in {dtype} it raises {said(error)}")
 
 

@@ -1,8 +1,8 @@
 """Canonical calls of operations whose arguments or layout differ between frameworks.
 
-They are for `unamp.adapter.kept_calls.Calls`. Each function takes what a framework's own signature
-comes to. Canonical tensors have their channels first, and the weights of a product or a convolution
-their outputs.
+They are for `unamp.adapter.kept_calls.Calls`. Each function takes the values of a framework's own
+arguments. Canonical tensors have their channels first; canonical weights of a product or a
+convolution have their outputs first.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ PerAxis = int | Sequence[int]
 #: How much padding there is: by a word, or the same on both sides, or a pair for each axis.
 Padding = str | PerAxis | Sequence[Sequence[int]]
 
-#: The small number of a norm, and the slope of a leaky ReLU, where nobody says another.
+#: The canonical defaults of a norm's small number and of a leaky ReLU's slope.
 _EPSILON, _SLOPE = 1e-5, 0.01
 
 
 def refuse_unless(plain: bool, what: str) -> None:
-    """Leave a call out that has something no canonical argument is for.
+    """Leave out a call with an option that no canonical argument stands for.
 
     Raises:
-        LeftOut: unless it is plain.
+        LeftOut: unless `plain`; the message names the option.
     """
     if not plain:
         raise LeftOut(f"it has {what}, for which the canonical signature has no argument here")
@@ -66,7 +66,7 @@ def softmax(x: Tensor, axis: object = -1) -> Arguments:
 def reduction(x: Tensor, axis: PerAxis | None = None, keepdims: bool = False) -> Arguments:
     """Return a reduction along some axes; None stands for all.
 
-    No axes mean all to some frameworks and none to others.
+    An empty list of axes means all to some frameworks, and none to others: it is refused.
     """
     refuse_unless(axis is None or isinstance(axis, int) or len(tuple(axis)) > 0, "no axes")
     dims = (
@@ -85,7 +85,7 @@ def product(
 
 
 def linear(x: Tensor, kernel: Tensor, bias: Tensor | None = None) -> Arguments:
-    """Return a linear layer, whose weights have their inputs first."""
+    """Return a linear layer; the kernel has its inputs first."""
     refuse_unless(len(kernel.shape) == 2, "weights that are no matrix")
     return Arguments((x, _transposed(kernel), bias))
 
@@ -98,7 +98,7 @@ def embedding(index: Tensor, table: Tensor) -> Arguments:
 def layer_norm(
     x: Tensor, axes: int, weight: Tensor | None, bias: Tensor | None, epsilon: float
 ) -> Arguments:
-    """Return a layer norm over so many of the last axes."""
+    """Return a layer norm over the last axes, whose number is `axes`."""
     shape = [int(n) for n in x.shape[len(x.shape) - axes :]]
     return Arguments(
         (x, shape, weight, bias), {} if epsilon == _EPSILON else {"eps": float(epsilon)}
@@ -144,9 +144,9 @@ def convolution(
             out, channels in, size.
         bias: the bias.
         stride, dilation: a number, or one for each axis.
-        padding: likewise, or a pair for each axis, or ``"SAME"`` or ``"VALID"``. What is not the
-            same on all sides is a part of the input that is kept, as zeros.
-        groups: how many groups of channels there are.
+        padding: likewise, or a pair for each axis, or ``"SAME"`` or ``"VALID"``. Padding that
+            differs between sides is put into the input that is kept, as zeros.
+        groups: the number of groups of channels.
         last: whether channels are last.
     """
     rank = len(kernel.shape) - 2

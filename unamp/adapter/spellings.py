@@ -23,8 +23,8 @@ class ObjectNames:
 
     Args:
         framework: the framework's import name.
-        places: gives the objects that a spelling of the vocabulary stands for, as far as this
-            version has them. One that stands for several spellings belongs to the first.
+        places: returns the objects that a spelling of the vocabulary stands for, as far as this
+            version has them. An object with several spellings gets the first.
         homonyms: objects that are not what the vocabulary means by their name, each with the
             spelling that is meant.
     """
@@ -41,7 +41,7 @@ class ObjectNames:
 
     @cached_property
     def _known(self) -> Mapping[int, tuple[object, str]]:
-        """The objects, so that an id stays its object's own, and their spellings, by their ids."""
+        """Each object with its spelling, by its id, which stays its own while it is kept here."""
         known = {id(value): (value, spelling) for value, spelling in self._homonyms}
         for spelling in vocabulary().spelled(self._framework):
             for value in self._places(spelling):
@@ -52,7 +52,7 @@ class ObjectNames:
     def spelling(self, value: object) -> str | None:
         """Return an object's spelling with the framework in front; None where it has none.
 
-        A user's own subclass of a layer is that layer.
+        A user's own subclass of a layer has that layer's spelling.
         """
         found = self._known.get(id(value))
         if found is None and isinstance(value, type):

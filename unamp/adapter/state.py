@@ -1,7 +1,7 @@
-"""The state of a thread: the part of an adapter's that the kit knows.
+"""The state of a thread, as far as the kit knows it.
 
 An adapter derives its own thread state and its own `Plan` from these. Its lower layers (calls,
-casting, state) name that protocol and never the class in its `plans`, so that the arrows between
+casting, state) name that protocol and never the class in its `plans`, so that the imports between
 its files run one way.
 """
 
@@ -44,7 +44,7 @@ class Dtypes(dict[str, DtypeT]):
 
 
 class Plan(Protocol):
-    """A policy made ready for one framework: everything that the carrying out of a call asks."""
+    """A policy made ready for one framework: all that a call needs to follow its rule."""
 
     @property
     def policy(self) -> Policy:
@@ -55,7 +55,7 @@ class Plan(Protocol):
 
 
 class _Elsewhere:
-    """A region for a device that this process does not use: what is around stays in force."""
+    """A realisation for a device that this process does not use: the outer policy stays."""
 
     def enter(self) -> object:
         """Change nothing."""
@@ -75,8 +75,8 @@ class ThreadState(threading.local, Generic[PlanT]):
     """One thread's state.
 
     Attributes:
-        plan: what the innermost region made of its policy; None outside, and while suspended.
-        sink: where `unamp.trace` wants operations reported; None where nobody traces.
+        plan: the plan of the innermost region; None outside, and while suspended.
+        sink: the observer to which operations are reported; None where no trace is open.
     """
 
     plan: PlanT | None = None
@@ -101,8 +101,8 @@ def suspended(thread: ThreadState[PlanT]) -> AbstractContextManager[None]:
 def runs_without_policy(thread: ThreadState[PlanT]) -> Replacement:
     """Return the decorator of a function that runs with no policy in force.
 
-    For what no rule reaches: the backward pass runs in the dtypes of its forward, and updates in
-    those of what they update.
+    No rule applies in a backward pass, which runs in the dtypes of its forward, nor in an update,
+    which runs in those of the tensors that it updates.
     """
 
     @as_replacement
@@ -130,10 +130,10 @@ def stepping(thread: ThreadState[PlanT]) -> Replacement:
 
 
 class Step:
-    """An optimizer's step in a region: a context with no policy in force, but for closures.
+    """An optimizer's step in a region: a context with no policy in force, except in closures.
 
-    A closure computes the loss. It runs under the policy around the step, while that runs in this
-    thread and opens no region of its own.
+    A closure computes the loss. It runs under the policy around the step, if it is called in the
+    step's thread and in no region that the step opens.
 
     Args:
         thread: the thread's state.
@@ -170,7 +170,7 @@ class Step:
         )
 
     def call_under_policy(self, closure: Function, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a closure under the policy around the step, where that runs in this thread."""
+        """Call a closure under the policy around the step, if that runs in this thread."""
         if self._thread.plan is not None or self._runs_in != threading.get_ident():
             return closure(*args, **kwargs)
         self._without_policy.__exit__(None, None, None)
@@ -187,9 +187,8 @@ class Step:
 def in_regions(thread: ThreadState[PlanT]) -> Callable[[Function], Replacement]:
     """Return the decorator of a function that takes another's place where a policy is in force.
 
-    The decorated function takes the original before the arguments. What the decorator returns makes
-    the replacement of an original, as patches take it; in threads without a policy the replacement
-    is the original.
+    The decorated function takes the original before the arguments. The decorator returns a
+    `Replacement`, which calls the original alone in threads without a policy.
     """
 
     def decorate(run: Function) -> Replacement:

@@ -1,12 +1,12 @@
 """The kinds of tensor of a framework beside the dense one.
 
 An adapter lists them for conformance and for the docs. Sparse, ragged, nested, jagged, masked and
-quantized tensors, slices of a gradient: each is made of several dense ones, and what a policy comes
-to for it is a decision. A framework's `Operations` that has a method ``tensor_kinds()`` returns its
+quantized tensors, slices of a gradient: each is made of several dense ones, and an adapter decides
+how a policy treats it. The method ``tensor_kinds()`` of a framework's `Operations` returns its
 kinds; without the method there are none.
 
 The suite calls each operation twice: on float32 values under a policy that allows it, on low values
-under one that denies it. What it finds must be the treatment that is listed here.
+under one that denies it. It must find the treatment that is listed here.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class TensorKind:
 
     Attributes:
         name: the framework's own name of it: ``"torch.sparse_coo"``, ``"tf.RaggedTensor"``.
-        make: a tensor of the kind with values of a floating dtype on a device, which are given by
-            their names: ``"float32"``, ``"bfloat16"``; ``"cpu"``, ``"gpu"``.
+        make: returns a tensor of the kind, given the names of a floating dtype and a device:
+            ``"float32"``, ``"bfloat16"``; ``"cpu"``, ``"gpu"``.
         calls: operations of the vocabulary by canonical name, each as a function of such a tensor.
-            What else it computes with is on the tensor's device. Rounding to the low dtype must
-            change what it returns.
+            Its other operands are on the tensor's device. Rounding to the low dtype must change the
+            result.
         treatments: one of `TREATMENTS` for each operation of `calls`.
         reason: why an operation is refused or left alone; empty where all are followed.
-        values: the values of a call's result as a NumPy array.
-        dtype: the name of the dtype of a call's result: ``"bfloat16"``.
+        values: returns the values of a call's result as a NumPy array.
+        dtype: returns the name of the dtype of a call's result: ``"bfloat16"``.
 
     Raises:
         AdapterError: for a kind that contradicts this.

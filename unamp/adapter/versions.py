@@ -8,8 +8,8 @@ from unamp.errors import AdapterError, FrameworkNotSupported
 def check_version(framework: str, version: str, requires: str, *, older: str = "") -> None:
     """Raise an error where a framework's version is not one that its adapter works with.
 
-    For an adapter's package to call before it imports what only those versions have. A registration
-    asks once more.
+    An adapter's package calls it before it imports what only those versions have. A registration
+    checks once more.
 
     Args:
         framework: its import name.
@@ -18,7 +18,7 @@ def check_version(framework: str, version: str, requires: str, *, older: str = "
         older: the reason why it works with no older ones, for the message.
 
     Raises:
-        FrameworkNotSupported: naming both.
+        FrameworkNotSupported: for any other version; the message names both.
         AdapterError: where `requires` is not of the form ``">=1.2,<2"``.
     """
     import re  # slow to import, and only a registration needs it

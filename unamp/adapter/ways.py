@@ -1,7 +1,7 @@
 """The ways in which a framework runs a user's function, as an adapter lists them for conformance.
 
-A way is data: a name, a kind, a function that runs another one in that way, and what is promised of
-it. A framework's `Operations` that has a method ``ways()`` returns its ways; without the method
+A way is data: a name, a kind, a function that runs another one in that way, and a promise about the
+result. The method ``ways()`` of a framework's `Operations` returns its ways; without the method
 there are none.
 
 The suite calls ``run(function, region, inputs)`` with
@@ -9,8 +9,8 @@ The suite calls ``run(function, region, inputs)`` with
 - ``function``: plain Python that any compiler can read. It takes tensors by position, calls the
   framework's operations one after the other, and returns one tensor. It has source, and its
   ``__name__`` is that of the network or operation;
-- ``region``: makes a region, as often as it is called. What it makes is a context manager and a
-  decorator. It may also make one that does nothing;
+- ``region``: makes a region at each call: a context manager and a decorator, maybe one that does
+  nothing;
 - ``inputs``: the tensors.
 
 `run` opens the region where the way has it, inside the function or around, and returns what the
@@ -44,7 +44,7 @@ WAY_KINDS = (
     "foreign AMP",
 )
 
-#: What a way can promise: eager's bits, or an error within the suite's own bound of the dtype.
+#: The promises of a way: eager's bits, or an error within the suite's own bound of the dtype.
 EQUAL = ("bits", "bound")
 
 

@@ -1,6 +1,6 @@
 """Classes derived under their base's name, and a second object for a network.
 
-This is how most adapters wrap one.
+Most adapters wrap a network in this way.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def with_method(
     Args:
         network: an object whose whole state is in its ``__dict__``.
         method: the method's name.
-        instead: what is called in its place, with the original, bound to the new object, first.
+        instead: the function to call in its place; it takes the original, bound to the new object,
+            before the arguments.
         again: makes such an object of another network; copies and pickles are made with it.
         begin: prepares a new object of the class before it gets its state.
     """

@@ -10,8 +10,8 @@ Put ``unamp.dialects.`` in front of the module that you import from, and leave t
     from unamp.dialects.mindspore.amp import auto_mixed_precision, DynamicLossScaler
     from unamp.dialects.keras.mixed_precision import LossScaleOptimizer
 
-Names, signatures, defaults, results and exceptions are the framework's own; what is different is
-said where it is. The names are in `unamp.dialects.torch`, `.paddle`, `.mindspore` and `.keras` too.
+Names, signatures, defaults, results and exceptions are the framework's own; each module states what
+differs. The names are in `unamp.dialects.torch`, `.paddle`, `.mindspore` and `.keras` too.
 No framework is imported.
 """
 

@@ -1,4 +1,4 @@
-"""The tools that there are lists for."""
+"""The tools for which there are lists, and `export_lists`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def export_lists(precision: Precision, tool: str, model: Path | None = None) -> 
 
     Raises:
         ValueError: for another tool, for a low dtype that it does not have, and for a model that it
-            does not read; `unamp.onnx.BadModel` for what is no sound ONNX file.
+            does not read; `unamp.onnx.BadModel` for a file that is no sound ONNX file.
         ModuleNotFoundError: where the package `onnx` is not installed, and there is a model.
         OSError: where the model cannot be read.
     """

@@ -18,7 +18,7 @@ from unamp.precision import Precision
 
 
 class _Kept(NamedTuple):
-    """Types of operators and names of nodes that stay in float32, and what these do not say."""
+    """Types of operators and names of nodes to keep in float32, and remarks for the user."""
 
     types: list[str]
     names: list[str]
@@ -40,7 +40,7 @@ def onnxconverter_common(precision: Precision, model: Path | None) -> ExportList
     arguments: dict[str, object] = {
         "op_block_list": kept.types,
         "node_block_list": kept.names,
-        # float16 ends here, and not at the 1e-7 and 1e4 that the function has by itself
+        # the range of float16, and not the function's defaults 1e-7 and 1e4
         "min_positive_val": 2.0**-24,
         "max_finite_val": 65504.0,
         "keep_io_types": True,
@@ -70,7 +70,7 @@ for each in list(model.graph.value_info):
 {copies}model = convert_float_to_float16(model, **arguments)
 """
 
-#: The tool stores a weight in one dtype.
+#: The tool stores a weight in one dtype, so a weight that nodes of both dtypes take needs a copy.
 _COPIES = """\
 for name in {shared}:  # nodes of both dtypes take these weights
     copy = model.graph.initializer.add()
@@ -90,7 +90,7 @@ def modelopt(precision: Precision, model: Path | None) -> ExportLists:
         "low_precision_type": {"float16": "fp16", "bfloat16": "bf16"}[low],
         "nodes_to_exclude": [f"{re.escape(name)}$" for name in kept.names],
         "op_types_to_exclude": kept.types,
-        "data_max": None,  # what the numbers of an example are like is no part of a policy
+        "data_max": None,  # a policy does not depend on the numbers of an example
         "init_max": None,
         "keep_io_types": True,
     }
@@ -150,7 +150,7 @@ def _kept(precision: Precision, planned: tuple[Graph, PlannedGraph] | None, low:
 
 
 def _kept_of_any(precision: Precision, low: str) -> _Kept:
-    """Return the types of operators that stay in float32 in whatever model; names need a model."""
+    """Return the types of operators that stay in float32 in any model; names need a model."""
     types = sorted_types(precision.policy, operator_types())
     said = [
         (

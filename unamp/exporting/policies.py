@@ -1,4 +1,4 @@
-"""The common ground of all tools' lists: a precision's low dtype, and operator types by rule."""
+"""The parts that all tools' lists share: a precision's low dtype, and operator types by rule."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ExportLists(NamedTuple):
     Attributes:
         tool: the tool.
         arguments: the arguments, as plain values.
-        code: the same as Python.
-        unsaid: what the policy says and the arguments do not, a sentence each.
+        code: Python code that calls the tool with them.
+        unsaid: a sentence on each thing that the policy says and the arguments cannot say.
     """
 
     tool: str
@@ -35,7 +35,7 @@ class SortedTypes(NamedTuple):
         float32: those that stay in float32.
         following: those that run in a dtype of their inputs.
         mixed: those for which the policy says different things.
-        unnamed: those that no operation of the vocabulary is.
+        unnamed: those that no operation of the vocabulary corresponds to.
     """
 
     low: list[str]
@@ -97,7 +97,7 @@ def low_dtype(precision: Precision, tool: str, takes: tuple[str, ...]) -> str:
 def layer_expressions(precision: Precision) -> tuple[list[str], list[str]]:
     """Return regular expressions for the names of layers that stay in float32.
 
-    Beside them come sentences about the rules that no expression can say.
+    Return also a sentence for each rule that no expression can say.
     """
     found, unsaid = [], []
     for rule in precision.layers:

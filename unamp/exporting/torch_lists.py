@@ -131,7 +131,7 @@ def came_in_float16(value):
 compute_precision = ct.transform.FP16ComputePrecision(op_selector=in_float16)
 '''  # noqa: E501 - code for the user's own file
 
-#: A traced program names a layer without the lists that it stands in, which nobody calls.
+#: A traced program names a layer without the lists that hold it, which are never called.
 _LAYERS = '''\
 LAYERS = {layers}
 CONTAINERS = ("ModuleList", "ModuleDict")

@@ -24,8 +24,8 @@ _serials = itertools.count(1)
 #: The rules that have been put on a network in this process.
 _applied: set[LayerRules] = set()
 
-#: Where a layer has the rules that were put on it: the serial number of each application, and its
-#: region; the last is in force.
+#: The attribute in which a layer has the rules that were put on it: for each application its serial
+#: number and its region. The last one is in force.
 _RULES = "_unamp_layer_rules"
 
 
@@ -78,8 +78,8 @@ class LayerPolicies:
     def layers(self) -> Mapping[str, Policy | str]:
         """Return the policy (or ``"float32"``) that these rules give each layer, by layer name.
 
-        A shared layer is there under each of its names. Of a function those that have been met in
-        its calls: its layers are named scopes.
+        A shared layer has an entry for each of its names. The layers of a function are the named
+        scopes that its calls have opened so far.
         """
         if self._late is None:
             return self._layers
@@ -137,8 +137,9 @@ def layer_policies(
 ) -> LayerPolicies:
     """Give layers of a network policies of their own, without touching the network's code.
 
-    A rule is about a layer and everything that it calls, in a region and without one; a rule
-    further in stands inside it. Rules change the network for all threads, until they are removed.
+    A rule is about a layer and everything that it calls, in a region and without one; inside it, a
+    rule of an inner layer decides. Rules change the network for all threads, until they are
+    removed.
 
     Args:
         network: a network of a framework that is imported. On JAX also a function, or what
@@ -149,17 +150,17 @@ def layer_policies(
             Of several patterns for one layer the last one counts. See `unamp.layers.patterns` for
             what a pattern can say.
         result: ``"low"`` casts the float32 results of these layers to the low dtype that is in
-            force around them. Left as they are, they make each operation behind them float32 that
-            runs in the widest dtype of its inputs.
+            force around them. None leaves them: an operation that takes one and runs in the widest
+            dtype of its inputs is then float32.
 
     Returns:
-        A handle: a context manager, with ``layers`` (what was found) and ``remove()``.
+        A handle: a context manager, with ``layers`` (the layers found) and ``remove()``.
 
     Raises:
-        TypeError: for what is no network, and no rule.
+        TypeError: for a value that is no network, or no rule.
         ValueError: for a pattern that no layer matches; the message has the nearest names. Nothing
-            is changed then. The layers of a function have names only while it runs: a call of it
-            raises, at its end.
+            is changed then. The layers of a function have names only while it runs: its calls raise
+            the error, at their end.
         NotExpressible: where a framework cannot follow a rule on a layer. Nothing is changed then.
     """
     if not isinstance(rules, LayerRules):
@@ -177,7 +178,7 @@ def convert_network(network: object, policy: Policy) -> bool:
     The rule is on the network itself, which has no name.
 
     Returns:
-        Whether it does. A network that is a value does not change.
+        Whether it does: a network that is a value does not change.
 
     Raises:
         NotExpressible: where the network cannot have a rule. Nothing is changed then.
@@ -199,8 +200,8 @@ class LayerNames(NamedTuple):
 
     Attributes:
         classes: the network's class, as a trace shows it; and that of a wrapper around the network.
-        first: every name of a layer that is called, an outer one before those inside, with the
-            first of its layer's names.
+        first: for every name of a layer that is called, the first name of the same layer; outer
+            layers come before inner ones.
         layers: the layers by their first names, and the network itself, as ``""``.
     """
 
@@ -213,7 +214,7 @@ def layer_names(network: object) -> LayerNames:
     """Return the names of the layers of a network that are called when it runs.
 
     Raises:
-        TypeError: for what is no network.
+        TypeError: for a value that is no network.
         NotExpressible: where the framework's layers cannot have rules.
     """
     layered = _layered(_owner(network))
@@ -226,7 +227,7 @@ def layer_names(network: object) -> LayerNames:
             first[name] = named.setdefault(id(layer), name)
             layers.setdefault(first[name], layer)
     del first[""]
-    # An adapter's replacement of a network gives the network's class.
+    # The `__class__` of an adapter's replacement of a network is the network's class.
     return LayerNames(
         tuple({type(network).__name__: None, inner.__class__.__name__: None}), first, layers
     )
@@ -246,7 +247,7 @@ def late_network(network: object) -> tuple[LateNetwork, str] | None:
 
 @contextmanager
 def noting_layers(network: LateNetwork, framework: str) -> Iterator[None]:
-    """Have a network note its layers in `LateNetwork.layers` as calls meet them, as with rules."""
+    """Have a network note the layers of its calls in `LateNetwork.layers`, without any rule."""
     nothing = LateRules(network.name, framework, LayerRules(()))
     with _lock:
         network.put([*network.rules, nothing])

@@ -60,18 +60,18 @@ class LateRules:
         )
 
     def layers(self, names: Iterable[str]) -> Mapping[str, Policy | str]:
-        """Return the policies of those of some layers that have one, by their names."""
+        """Return the policies of layers, by name; a layer without a rule is left out."""
         found = ((name, self.region(name)) for name in names)
         return {name: region.rule for name, region in found if region is not None}
 
     def check(self, names: Iterable[str]) -> None:
-        """Check that every pattern is about a layer.
+        """Check that every pattern matches a layer.
 
         Args:
-            names: those of all layers that were ever called in the network.
+            names: the names of all layers that were ever called in the network.
 
         Raises:
-            ValueError: for a pattern that is not, with the nearest names.
+            ValueError: for a pattern that matches none; the message has the nearest names.
         """
         there = list(names)
         for rule in self._rules:

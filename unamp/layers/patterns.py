@@ -1,13 +1,12 @@
 """Patterns for layers, about the names that a trace shows, without the network's class in front.
 
-=========================
-===============================================================================================
-``"encoder.0.norm"``       one layer, by its name ``"encoder.*.norm"``       ``*`` stands for any
-letters of one name ``"encoder.**.norm"``      ``**`` stands for any number of names, or none; at
-the end, for every layer below ``":LayerNorm"``           every layer of a class, or of one derived
-from it; ``":package.module.LayerNorm"`` of just that one ``"encoder.**:LayerNorm"`` both
-=========================
-===============================================================================================
+- ``"encoder.0.norm"``: one layer, by its name
+- ``"encoder.*.norm"``: ``*`` stands for any letters of one name
+- ``"encoder.**.norm"``: ``**`` stands for any number of names, or none; at the end, for every layer
+  below
+- ``":LayerNorm"``: every layer of a class, or of one derived from it;
+  ``":package.module.LayerNorm"``: of just that one
+- ``"encoder.**:LayerNorm"``: both
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def as_pattern(pattern: object) -> str:
     """Return a pattern as text; a class stands for the layers of that class.
 
     Raises:
-        TypeError: for what is no pattern.
-        ValueError: for a text that is none.
+        TypeError: for a value that is no pattern.
+        ValueError: for a text that is no pattern.
     """
     if isinstance(pattern, type):
         return f"{_CLASS}{pattern.__module__}.{pattern.__qualname__}"
@@ -46,7 +45,7 @@ def as_pattern(pattern: object) -> str:
 
 
 def matches(pattern: str, name: str, layer: object) -> bool:
-    """Return whether a pattern is one for a layer, by one of its names."""
+    """Return whether a pattern matches a layer under one of its names."""
     return matches_names(pattern, name, _class_names(layer))
 
 
@@ -71,7 +70,7 @@ def matches_names(pattern: str, name: str, classes: Iterable[str] | None) -> boo
 @lru_cache(maxsize=1024)
 def expression(names: str) -> re.Pattern[str]:
     """Return the regular expression for the names that a pattern without a class matches."""
-    # Of several `**` in a row each would try all that the others do.
+    # Of several `**` in a row one is kept: each would try all that the others try.
     *above, last = [
         name for name, after in pairwise([*names.split("."), ""]) if not name == after == "**"
     ]
@@ -95,7 +94,7 @@ def nothing_matches(pattern: str, network: str, layers: Sequence[tuple[str, obje
     if colon and not names:
         there = list(dict.fromkeys(_CLASS + layer.__class__.__name__ for _, layer in layers))
         pattern = _CLASS + kind.rpartition(".")[2]
-    # It may be said from another layer on, so the last name alone can tell.
+    # The pattern may begin at another layer, so last names are compared alone.
     last = {name: name.rpartition(".")[2] for name in there}
     close = difflib.get_close_matches(
         pattern.rpartition(".")[2], list(dict.fromkeys(last.values())), 2, 0.5

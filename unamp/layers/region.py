@@ -33,8 +33,8 @@ class LayerRegion:
         self.framework = framework
         self.result = result
         self._adapter = registry.adapter_for(framework)
-        # A framework may keep something for one low dtype at a time: "float32" has that of the
-        # region around.
+        # A framework may keep something for one low dtype at a time, so the policy of a rule
+        # "float32" has the dtype of the region around.
         self._regions = {
             dtype: Region(
                 rule if isinstance(rule, Policy) else Policy(dtype=dtype, deny=EVERYTHING),
@@ -50,7 +50,7 @@ class LayerRegion:
         return f"<rule for layers of {self.framework}: {self.rule!r}>"
 
     def policy(self, dtype: str | None = None) -> Policy:
-        """Return the policy in force inside, where the policy around has that dtype."""
+        """Return the policy in force inside, given the dtype of the policy around."""
         return self._regions[dtype or _NO_DTYPE_AROUND].policy
 
     @not_converted
@@ -107,6 +107,6 @@ class LayerRegion:
 def layer_region(rule: Policy | str, framework: str, result: str | None) -> LayerRegion:
     """Return the region for a rule, the same object each time.
 
-    So whatever a compiler made for it is found again.
+    A compiler then finds again what it made for that object.
     """
     return LayerRegion(rule, framework, result)

@@ -23,11 +23,11 @@ class LayerRule(NamedTuple):
     """A policy for the layers that a pattern matches, and for all that they call.
 
     Attributes:
-        pattern: which layers; see `unamp.layers.patterns`.
+        pattern: the pattern of the layers; see `unamp.layers.patterns`.
         policy: a `Policy`, or ``"float32"``: every operation in float32.
         result: ``"low"``: the layer's float32 results are cast to the low dtype in force around it.
             None leaves them.
-        reason: why, for people.
+        reason: the reason for the rule, for people.
     """
 
     pattern: str
@@ -44,12 +44,12 @@ class LayerRules:
     Args:
         rules: a mapping of patterns (or classes of layers) to policies or ``"float32"``; or
             `LayerRule` objects.
-        result: what `LayerRule.result` is for each of a mapping.
+        result: `LayerRule.result` of each rule, where `rules` is a mapping.
 
     Raises:
-        TypeError: for what is no rule.
-        ValueError: for a pattern, a word for a policy, or a `result` that is none; and for a
-            pattern that comes twice.
+        TypeError: for a value that is no rule.
+        ValueError: for a bad pattern, word for a policy or `result`, and for a pattern that comes
+            twice.
     """
 
     _rules: tuple[LayerRule, ...]
@@ -109,7 +109,7 @@ class LayerRules:
 
     @classmethod
     def from_data(cls, data: Any) -> LayerRules:
-        """Return the rules of `to_data`.
+        """Return the rules that `to_data` wrote as plain values.
 
         Raises:
             TypeError, ValueError: for anything else; the message says where and what.
@@ -131,7 +131,7 @@ class LayerRules:
         """Return the rules that `to_json` wrote.
 
         Raises:
-            ValueError: where the text is none, or of a version that this unamp does not know.
+            ValueError: for any other text, and for a version that this unamp does not know.
         """
         from unamp import _strict_json as strict
 
@@ -165,7 +165,7 @@ class LayerRules:
 
     @classmethod
     def from_tables(cls, tables: Iterable[Mapping[str, Any]]) -> LayerRules:
-        """Return the rules of `tables`; what is left out of a policy there is as usual."""
+        """Return the rules that `tables` wrote; missing arguments of a policy have defaults."""
         return cls(
             LayerRule(
                 **{
@@ -196,7 +196,7 @@ class LayerRules:
         Warn where the lists of their presets have changed since.
 
         Raises:
-            ValueError: for what is no such text, and where it has a policy, too: `unamp.Precision`
+            ValueError: for any other text, and where the file has a policy, too: `unamp.Precision`
                 reads both.
         """
         from unamp import _precision_toml

@@ -1,6 +1,6 @@
 """Loss scaling: `grad_scaler` has `GradScaler`, `loss_scale` the scale and its rules.
 
-`GradScaler` is torch.amp's, for every framework.
+`GradScaler` has the interface of torch.amp's, for every framework.
 """
 
 from unamp.scaling.grad_scaler import GradScaler, NothingChecked, is_unscaled, no_policy

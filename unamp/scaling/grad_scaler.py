@@ -1,8 +1,8 @@
-"""Loss scaling: `GradScaler`, which is torch.amp's for every framework.
+"""`GradScaler`: loss scaling with the interface of torch.amp's, for every framework.
 
 It multiplies losses by the loss scale, so that gradients in float16 do not vanish, divides the
-gradients by it before the optimizer sees them, leaves out the steps whose gradients overflowed, and
-moves the scale. `LossScale` knows the scale, the frameworks' adapters the gradients.
+gradients by it before the optimizer sees them, skips the steps whose gradients overflowed, and
+adjusts the scale. `LossScale` knows the scale; the frameworks' adapters know the gradients.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class _Pending:
     def __init__(self, optimizer: object, gradients: Gradients, given: object) -> None:
         self.optimizer = optimizer  # kept, so that its id stays its own
         self.gradients = gradients
-        #: The gradients that were handed over, to know them again; of a list the members, for it
-        #: may be given other ones.
+        #: The gradients that were handed over, for `step` to recognize them; of a list its members,
+        #: since the list may get other ones.
         self.scaled = list(given) if isinstance(given, (list, tuple)) else given
         self.stepped = False
 
@@ -65,15 +65,15 @@ class GradScaler:
 
     Args:
         init_scale: the scale to start with.
-        growth_factor: what the scale is multiplied by after `growth_interval` updates in a row
-            without an overflow.
-        backoff_factor: what it is multiplied by after `backoff_interval` updates in a row with one.
-        growth_interval: see there.
+        growth_factor: the factor of the scale after `growth_interval` updates in a row without an
+            overflow.
+        backoff_factor: the factor of the scale after `backoff_interval` updates in a row with one.
+        growth_interval: see `growth_factor`.
         enabled: False makes it do nothing: losses stay as they are, and every step is taken.
-        backoff_interval: see there; torch's is always 1.
+        backoff_interval: see `backoff_factor`; torch's is always 1.
         dynamic: False keeps the scale where it is; steps that overflow are skipped all the same,
             and no `update` is needed.
-        minimum, maximum: what the scale stays within.
+        minimum, maximum: the bounds of the scale.
 
     Raises:
         TypeError, ValueError: for bad arguments.
@@ -127,7 +127,7 @@ class GradScaler:
         self._enabled = bool(enabled)
         self._adapter: Adapter | None = None
         self._pending: dict[int, _Pending] = {}
-        #: How many steps were skipped, over all optimizers, since the scaler was made.
+        #: The number of steps that were skipped, over all optimizers, since the scaler was made.
         self.skipped = 0
 
     def __repr__(self) -> str:
@@ -142,7 +142,7 @@ class GradScaler:
         return vars(self) | {"_adapter": None, "_pending": {}}
 
     def is_enabled(self) -> bool:
-        """Return whether it does anything."""
+        """Return whether the scaler is enabled; a disabled one does nothing."""
         return self._enabled
 
     def get_scale(self) -> float:
@@ -176,10 +176,10 @@ class GradScaler:
             The unscaled gradients where they were given, else None.
 
         Raises:
-            RuntimeError: a second time before `update`, or where no loss has been scaled.
-            TypeError: for what is no optimizer of the scaler's framework.
-            ValueError: where gradients are float16: the parameters are low already, and unscaling
-                would lose what scaling won.
+            RuntimeError: for a second call before `update`, or where no loss has been scaled.
+            TypeError: for a value that is no optimizer of the scaler's framework.
+            ValueError: where gradients are float16: the parameters are low already, and unscaled
+                gradients could vanish in that dtype.
         """
         if not self._enabled:
             return gradients
@@ -194,22 +194,23 @@ class GradScaler:
         return pending.gradients.values
 
     def step(self, optimizer: Any, *args: Any, gradients: Any = None, **kwargs: Any) -> bool:
-        """Unscale an optimizer's gradients, unless `unscale_` has, and step where they are finite.
+        """Unscale an optimizer's gradients, unless that is done, and step where they are finite.
 
         No policy is in force in the step, whatever region is open.
 
         Args:
             optimizer: the optimizer.
             *args: for the optimizer's own step. A closure is passed on where the scaler is
-                disabled, and refused elsewhere.
-            gradients: as for `unscale_`; after it, what became of those that it returned.
+                disabled, and refused where it is enabled.
+            gradients: as for `unscale_`; after a call of that, the gradients that it returned, or
+                what was made of them.
             **kwargs: for the optimizer's own step.
 
         Returns:
             Whether the step was taken.
 
         Raises:
-            RuntimeError: a second time before `update`, without gradients, or with a closure.
+            RuntimeError: for a second call before `update`, without gradients, or with a closure.
             TypeError, ValueError: as `unscale_`; and for gradients that would reach the optimizer's
                 step still scaled.
         """
@@ -224,7 +225,7 @@ class GradScaler:
             **kwargs: for the optimizer's own ``minimize``.
 
         Returns:
-            What the optimizer's ``minimize`` returns; ``(None, None)`` where the step was skipped.
+            The result of the optimizer's ``minimize``; ``(None, None)`` for a skipped step.
 
         Raises:
             TypeError: for an optimizer without ``minimize``; else as `step`.
@@ -302,14 +303,13 @@ class GradScaler:
         """Return the state to save; empty where the scaler is disabled.
 
         Args:
-            form: whose keys: ``"unamp"`` (torch's and a few more, which `torch.amp.GradScaler`
-                loads as well), ``"torch"``, ``"paddle"``, ``"mindspore"`` or ``"keras"``. Where
-                torch's scaler would go on with other rules (a scale that is not dynamic, a
-                `backoff_interval`), it does not load ``"unamp"`` either: a key is missing.
+            form: the scaler whose keys the state has: ``"unamp"``, ``"torch"``, ``"paddle"``,
+                ``"mindspore"`` or ``"keras"``. ``"unamp"`` has torch's keys and a few more, and
+                `torch.amp.GradScaler` loads it, too. For rules that torch's scaler does not have (a
+                scale that is not dynamic, a `backoff_interval`) it misses a key, and does not load.
 
         Raises:
-            ValueError: for an unknown form, and where that framework's scaler would go on with
-                other rules.
+            ValueError: for an unknown form, and where that framework's scaler has no such rules.
         """
         state = self._loss_scale.state(form)
         return state if self._enabled else {}
@@ -319,7 +319,7 @@ class GradScaler:
 
         Raises:
             RuntimeError: for the empty state of a disabled scaler.
-            TypeError, ValueError: for what is not a scaler's state, by its keys or by its values.
+            TypeError, ValueError: where the keys or the values are not those of a scaler's state.
         """
         if not self._enabled:
             return
@@ -332,7 +332,7 @@ class GradScaler:
         self._pending.clear()
 
     def _set(self, **rules: Any) -> None:
-        """Go on with another scale, or other rules for it. Raise where they do not fit."""
+        """Set another scale, or other rules for it; raise an error where they do not fit."""
         self._loss_scale = self._loss_scale._replace(**rules).checked()
 
     def _scaled(self, outputs: object) -> Any:
@@ -357,7 +357,7 @@ class GradScaler:
         adapter = self._adapter_of_optimizer(optimizer)
         if self._adapter is None:
             if not adapter.holds_gradients:
-                # an optimizer that no step can take, or no gradients: that comes first
+                # its error, for such an optimizer or for missing gradients, goes before that below
                 adapter.gradients(optimizer, given)
             raise RuntimeError(
                 "no loss has been scaled; call scale(loss) and its backward pass first. A compiled "
@@ -376,7 +376,7 @@ class GradScaler:
         return _Pending(optimizer, gradients, given)
 
     def _handed_to(self, optimizer: Optimizer) -> dict[str, object]:
-        """Return the scaler as a keyword argument, for a step that takes it; nothing for others."""
+        """Return the scaler as a keyword argument for a step that takes it, else no argument."""
         if not _takes_scaler(optimizer):
             return {}
         warnings.warn(
@@ -401,7 +401,7 @@ class GradScaler:
     def _stepped(
         self, optimizer: object, given: object, args: Sequence[object], kwargs: Mapping[str, object]
     ) -> tuple[bool, object]:
-        """Do as `step` does; return whether the step was taken, and the result of the optimizer's.
+        """Do as `step` does; return whether the step was taken, and the optimizer's own result.
 
         The result is None where the step was skipped.
         """
@@ -453,7 +453,8 @@ class GradScaler:
                 "run the backward pass of a scaled loss first"
             )
         if given is None:
-            # unscaled where they are, even if the step raises; those handed over come scaled again
+            # Held gradients are unscaled in place, also if the step raises. Gradients that were
+            # handed over come scaled again.
             self._pending[id(optimizer)] = pending
         if overflow:
             self.skipped += 1
@@ -493,19 +494,19 @@ class GradScaler:
 def is_unscaled(scaler: GradScaler, optimizer: object) -> bool:
     """Return whether an optimizer's gradients were unscaled since the last update.
 
-    None asks about all optimizers.
+    None asks about any optimizer.
     """
     return bool(scaler._pending) if optimizer is None else id(optimizer) in scaler._pending
 
 
 def _takes_scaler(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer's step takes the scaler and scales by itself, as in PyTorch."""
+    """Return whether an optimizer's step takes the scaler and unscales by itself, as in PyTorch."""
     supports = getattr(optimizer, "_step_supports_amp_scaling", False)
     return supports and "grad_scaler" in inspect.signature(optimizer.step).parameters
 
 
 def _same(gradients: object, before: object) -> bool:
-    """Return whether gradients are, one by one, the very ones that were handed over before."""
+    """Return whether gradients are, one by one, the objects that were handed over before."""
     if not isinstance(before, list):
         return gradients is before
     pairs = (
@@ -533,14 +534,14 @@ def _check_once(gradients: object, args: Sequence[object], kwargs: Mapping[str, 
 
 
 def _has_closure(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    # A network is callable, too: an optimizer that does not hold what it steps is handed it.
+    # A network is callable, too, and optimizers that do not hold what they step take one.
     return "closure" in kwargs or any(
         callable(each) and registry.owner(each, "network") is None for each in args
     )
 
 
 def no_policy() -> AbstractContextManager[object]:
-    """Compute the scale and steps outside of policies and traces, in the dtypes that they have."""
+    """Return a context without policies and traces, for loss scaling and optimizers' steps."""
     inside = policy_region(_OFF) if open_regions() else nullcontext()
     return _aside(inside) if any_trace() else inside
 

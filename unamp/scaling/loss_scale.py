@@ -25,9 +25,9 @@ _TORCH = {
 _BESIDE = {name: name for name in ("backoff_interval", "backoff_tracker", "dynamic")}
 
 #: The forms of a saved state: for each, its keys, and the field of `LossScale` that each key holds.
-#: unamp's own is torch's with what that cannot hold beside it; `torch.amp.GradScaler` reads what it
-#: knows and leaves the rest. MindSpore and Keras have no `state_dict`: these are the names of their
-#: attributes, which they save under those names. Sources: `state_dict` of torch.amp.GradScaler
+#: unamp's own is torch's with further keys; `torch.amp.GradScaler` reads the keys that it knows and
+#: ignores the others. MindSpore and Keras have no `state_dict`: their keys are the attributes of
+#: their scalers, which they save under those names. Sources: `state_dict` of torch.amp.GradScaler
 #: (torch 2.13) and of paddle.amp.GradScaler (paddlepaddle 3.3); mindspore.amp.DynamicLossScaler
 #: (mindspore 2.10) and keras.optimizers.LossScaleOptimizer (keras 3.15).
 FORMS: Mapping[str, Mapping[str, str]] = {
@@ -56,7 +56,7 @@ FORMS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-#: unamp's own where torch's scaler would go on with other rules: it misses a key then, and raises.
+#: unamp's own form for rules that torch's scaler does not have: there it misses a key, and raises.
 _NOT_FOR_TORCH = {key: field for key, field in _TORCH.items() if key != "_growth_tracker"} | _BESIDE
 _NOT_FOR_TORCH |= {"growth_tracker": "growth_tracker"}
 
@@ -70,11 +70,11 @@ class LossScale(NamedTuple):
     Attributes:
         scale: the factor itself, a float32 number.
         growth_factor: its factor after `growth_interval` updates in a row without an overflow.
-        backoff_factor: what it is multiplied by after `backoff_interval` updates in a row with one.
-        growth_interval, backoff_interval: see there.
-        growth_tracker, backoff_tracker: how many updates in a row there have been.
+        backoff_factor: its factor after `backoff_interval` updates in a row with one.
+        growth_interval, backoff_interval: see the factors.
+        growth_tracker, backoff_tracker: the number of such updates in a row until now.
         dynamic: False keeps the scale where it is.
-        minimum, maximum: what it stays within.
+        minimum, maximum: the bounds of the scale.
     """
 
     scale: float = 2.0**16
@@ -92,7 +92,7 @@ class LossScale(NamedTuple):
         """Return the same with float32 scales, float factors and integer counts.
 
         Raises:
-            TypeError: for what is no number.
+            TypeError: for a value that is no number.
             ValueError: for a number that the rules cannot work with.
         """
         fields: dict[str, Any] = {
@@ -156,8 +156,7 @@ class LossScale(NamedTuple):
         """Return the state to save, in one of `FORMS`.
 
         Raises:
-            ValueError: for an unknown form, and for one whose framework would go on with other
-                rules.
+            ValueError: for an unknown form, and for one whose framework has no such rules.
         """
         if form not in FORMS:
             raise ValueError(unknown("form of a scaler's state", form, FORMS))
@@ -172,11 +171,11 @@ class LossScale(NamedTuple):
         keys = FORMS[form] if form != "unamp" or plain else _NOT_FOR_TORCH
         state = {key: getattr(self, field) for key, field in keys.items()}
         if form == "paddle":
-            state["scale"] = [self.scale]  # Paddle takes the first of what it finds there
+            state["scale"] = [self.scale]  # Paddle reads the first item
         return state
 
     def restored(self, state: Mapping[str, Any]) -> LossScale:
-        """Return the same with everything that a saved state, in any of `FORMS`, says otherwise.
+        """Return the same with the values that a saved state has, in any of `FORMS`.
 
         Raises:
             TypeError, ValueError: where it is not such a state; the message names the keys.
@@ -189,12 +188,12 @@ class LossScale(NamedTuple):
         ).checked()
 
 
-#: The rules of scalers that know no others than these.
+#: The values of these fields in scalers that have no such rules.
 _MOVES = {"backoff_interval": 1, "dynamic": True}
 
 
 def _implied(form: str, growth_factor: float) -> dict[str, Any]:
-    """Return the values that a form leaves unsaid because its framework knows nothing else."""
+    """Return the values that a form leaves out, since its framework has no others."""
     if form == "keras":
         return _MOVES | {"growth_factor": 2.0, "backoff_factor": 0.5}
     if form == "mindspore":

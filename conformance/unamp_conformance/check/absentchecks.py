@@ -1,4 +1,4 @@
-"""Programs for an absent device, held against the policy and against the CPU's.
+"""Programs for an absent device, compared with the policy and with the CPU's programs.
 
 They are judged by decisions, never by numbers. Every call of an operation is a place in the
 program. A trace of the same function says what the adapter decided in each place, which the policy
@@ -25,13 +25,12 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["check_program", "misfit"]
 
-#: The levels at which the default preset's programs are held against those that a device has beside
-#: them.
+#: The levels at which the default preset's programs are compared with `AbsentDevice.beside`.
 _BESIDE = ("O1", "O2")
 
 
 def check_program(subject: Subject, network: Network, policy: Policy) -> dict[str, Outcome]:
-    """Read a network's programs under a policy, and hold them against it.
+    """Read a network's programs under a policy, and compare them with it.
 
     Args:
         subject: the framework and the absent device.
@@ -39,7 +38,7 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
         policy: the policy.
 
     Returns:
-        What is wrong with the decisions, empty where nothing is, and the observations.
+        A message about the decisions, empty where nothing is wrong, and the observations.
     """
     device = subject.absent_devices[subject.device]
     traced, written = (
@@ -74,7 +73,7 @@ def check_program(subject: Subject, network: Network, policy: Policy) -> dict[st
     expected = {
         place: _Expected.of(policy, rules, records) for place, records in traced.places.items()
     }
-    # there float32 parameters enter, too
+    # not elementwise operations, which float32 parameters enter, too
     told = [computed for computed in programs.there if computed.kind != "elementwise"]
     if not told:
         complaints.append("nothing that computes was found in the program")
@@ -184,7 +183,7 @@ class _Expected:
     def of(
         cls, policy: Policy, rules: Mapping[str, Rule | None], records: Iterable[OpRecord]
     ) -> _Expected:
-        """Return the dtypes that a policy means for what was called."""
+        """Return the dtypes that a policy means for the operations that were called."""
         computed: set[str] = set()
         given: set[str] = set()
         for record in records:
@@ -192,7 +191,7 @@ class _Expected:
             floating = {dtype for dtype in record.inputs if dtype in ELIGIBLE}
             given |= floating
             expected = None if rule is None else expected_dtype(policy, rule, record.inputs)
-            own = set(ELIGIBLE) if rule is None else floating  # the framework's own affair
+            own = set(ELIGIBLE) if rule is None else floating  # without a rule any dtype is right
             computed |= own if expected is None else {expected}
         return cls(frozenset(computed), frozenset(given))
 
@@ -200,7 +199,7 @@ class _Expected:
 def _untold(
     subject: Subject, policy: Policy, places: Mapping[str, list[OpRecord]]
 ) -> Iterator[str]:
-    """Yield the places where the policy says something and nothing was decided."""
+    """Yield the places where the policy has a rule and nothing was decided."""
     for place, records in places.items():
         op = place.partition(" ")[2]
         if subject.rule(policy, op) not in (None, Rule.UNTOUCHED) and op not in {
@@ -210,7 +209,7 @@ def _untold(
 
 
 def _unwritten(traced: _Run, written: _Run) -> list[str]:
-    """Return the places that only one of two runs of a function has: it is the same function."""
+    """Return the places that only one of two runs of the same function has."""
     return sorted(traced.places.keys() ^ written.places.keys())
 
 
@@ -221,8 +220,8 @@ def _against_policy(
         place = expected.get(computed.place)
         if place is None or not place.computed:
             continue
-        # Sums of gradients are made in the dtype that an input had, and in float32 where a
-        # parameter that stays so takes part.
+        # Gradients are summed in the dtype that an input had, and in float32 where a parameter
+        # that stays float32 takes part.
         summed = computed.backward and computed.kind != "product"
         right = place.computed | place.given | {"float32"} if summed else place.computed
         if wrong := misfit(computed, right):
@@ -262,7 +261,7 @@ def _differing(
 ) -> Iterator[str]:
     """Yield the dtypes that only one of two programs computes in at a place.
 
-    By which name each calls to compute makes no difference.
+    The names of their kernels make no difference.
     """
     here, there = (
         {_decided(computed) for computed in program if computed.kind != "result"}

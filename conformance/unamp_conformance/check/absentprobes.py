@@ -1,7 +1,7 @@
 """The probe of one operation on an absent device: its program tells the precision.
 
-`unamp_conformance.check.opchecks` looks at it as at any other probe. Its findings are read off
-dtypes; no number is computed.
+`unamp_conformance.check.opchecks` looks at it as at any other probe. Its findings come from dtypes;
+no number is computed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from unamp_conformance.check.rounding import Low
 
 __all__ = ["AbsentProbe"]
 
-#: The groups of operations whose products must be low where the policy says low. Where others take
-#: products, those of a library that has no low dtype, or of an attention that is written out,
-#: float32 may hold low numbers.
+#: The groups of operations whose products must be low where the policy says low. Others may compute
+#: products of low numbers in float32: those of a library that has no low dtype, or of an attention
+#: that is written out.
 _PRODUCTS = frozenset({"conv", "matmul", "recurrent"})
 
 
@@ -173,7 +173,7 @@ class AbsentProbe(Probe):
 def _dtypes(program: Iterable[Computed]) -> set[str]:
     """Return the dtypes that a program takes and gives, in words.
 
-    Which kernels it calls is the device's own affair.
+    Kernels are left out: each device has its own.
     """
     return {
         f"{'backward ' * c.backward}{' '.join(c.operands)} -> {' '.join(c.results)}"

@@ -1,10 +1,10 @@
-"""Frameworks held against each other: the same decisions, and the same numbers.
+"""Comparisons of frameworks: the same decisions, and the same numbers.
 
 The networks are identical, and so is the policy.
 
-One framework on two devices is held against itself in the same way. And the same operations:
-outside any region each is the function that its canonical signature says, or a known gap of the
-framework that has another.
+One framework on two devices is compared with itself in the same way. Operations are compared, too:
+outside any region each is the function that its canonical signature says; a framework with another
+function has a known gap.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["NEEDED", "NEEDED_OF_OPERATIONS", "agreement", "decided", "pairs"]
 NEEDED = ("decisions", "outputs")
 NEEDED_OF_OPERATIONS = ("coverage",)
 
-#: How far the same computation in float32 may be apart: the order of summation differs, and little
-#: else.
+#: The relative distance allowed between results of the same computation in float32: the order of
+#: summation differs, and little else.
 _FLOAT32 = 1e-5
 
-#: How far an operation's results may be apart, of the largest: enough for approximations, too
-#: little for another function.
+#: The distance allowed between results of the same operation, relative to the largest number. It is
+#: enough for approximations, and too little for another function.
 _SAME_FUNCTION = 1e-3
 
 
@@ -42,7 +42,7 @@ def pairs(runs: Sequence[FrameworkRun]) -> tuple[FrameworkRun, ...]:
     Each comparison is returned as a run.
     """
     found = []
-    # of others there are decisions, which they are checked for
+    # devices that are not here have decisions alone, which are checked already
     ran = [run for run in runs if not is_absent(run.device)]
     for first, second in combinations(ran, 2):
         same_framework, same_device = (
@@ -72,15 +72,15 @@ def agreement(
 ) -> Iterator[Result]:
     """Yield a result for every network and policy that both ran, and for every operation.
 
-    What either of them already got wrong is not compared; nor is the preset ``native``, which means
-    each framework's own lists. Where both are known to compute another function than the canonical
-    one, nothing is said about the two of them.
+    A result that either already got wrong is not compared; nor is the preset ``native``, which
+    means each framework's own lists. Where both are known to compute another function than the
+    canonical one, there is no result.
 
     Args:
         first, second: the runs.
         decisions: compare decisions too, not only numbers.
     """
-    # What a framework computes otherwise than others do, it does on all of its devices.
+    # A framework that differs from others does so on all of its devices, which agree.
     ours, theirs = (
         ([], []) if first.framework == second.framework else (_gaps(first), _gaps(second))
     )
@@ -141,7 +141,7 @@ def _operations(first: FrameworkRun, second: FrameworkRun) -> Iterator[Result]:
 
 
 def _samples(run: FrameworkRun) -> Mapping[str, Mapping[str, Any]]:
-    """Return by operation what its example call came to, where the suite can look at it."""
+    """Return the numbers of each operation's example call, where the suite can look at them."""
     covered = (r for r in run.results if r.check in NEEDED_OF_OPERATIONS and r.status == "passed")
     return {r.subject: r.details for r in covered if "sample" in r.details}
 

@@ -27,7 +27,7 @@ def is_spec(value: object) -> bool:
 
 
 def make(spec: str, seed: str, position: int) -> np.ndarray:
-    """Return the array that a description and a seed mean.
+    """Return the array for a description and a seed.
 
     Args:
         spec: for instance ``"normal 4x8"`` or ``"index 6 5"`` (six integers below five).
@@ -36,7 +36,7 @@ def make(spec: str, seed: str, position: int) -> np.ndarray:
     """
     kind, shape_text, *bound = spec.split(" ")
     shape = tuple(int(n) for n in shape_text.split("x"))
-    # What compares its arguments needs them to belong together: those kinds share one stream of
+    # Operations that compare their arguments need related ones: their kinds share one stream of
     # random numbers.
     stream = seed if kind in _RELATED else f"{seed}/{position}"
     generator = np.random.default_rng(zlib.crc32(stream.encode()))
@@ -225,6 +225,6 @@ _KINDS: dict[str, Callable[[Generator, Shape, int], np.ndarray]] = {
 _IMPRINTED = frozenset(
     {"normal", "positive", "unit", "open", "small", "above", "spd", "matrix", "logprob", "boxes"}
 )
-# what has boxes often has no gradient for them
+# operations on boxes often have no gradient for them
 _CARRYING = (_IMPRINTED | {"lower", "symmetric"}) - {"boxes"}
 _RELATED = frozenset({"pair"})

@@ -26,7 +26,7 @@ _OP = "matmul"  # low under every preset's O1, and needed by every network
 _THREADS = 4
 _ROUNDS = 25
 
-# of a regression; each halves the error, so that the start is below the last digit of float32
+# of a regression; each halves the error, so that no digit of the start is left in float32
 _STEPS = 24
 
 
@@ -201,13 +201,13 @@ def repeated(subject: Subject, dtype: str) -> str:
 
 
 def steps_in_one_region(subject: Subject, dtype: str) -> str:
-    """Check that training comes to the same in one long region as with one for each step.
+    """Check that training in one long region ends as with a region for each step.
 
-    A linear regression whose inputs are columns of a Hadamard matrix: every step halves the error
-    of the weights, but for what rounding adds to the prediction. An input is 1 or -1, so that is at
-    most the rounding of each weight and that of the sum: 2 u |w|, in the sum of the weights'
-    absolute values. The error of the weights comes to no more, and the loss is its square; twice
-    that error is allowed, for the second order. With the weights of an earlier step it grows at
+    The inputs of a linear regression are columns of a Hadamard matrix, so that every step halves
+    the error of the weights, but for the rounding of the prediction. An input is 1 or -1, so this
+    is at most the rounding of each weight and of the sum: 2 u |w|, with |w| the sum of the weights'
+    absolute values. The weights end with no larger error, and the loss is its square; twice that
+    error is allowed, for the second order. With the weights of an earlier step the error grows at
     every step.
     """
     inputs = _hadamard(16)[:, :8].astype(np.float32)

@@ -75,7 +75,7 @@ class Case:
     def differentiable(self, inputs: Sequence[np.ndarray]) -> list[int]:
         """Return the arrays whose gradients are looked at.
 
-        Of those that a policy casts, the ones that rounding changes.
+        They are the arrays that a policy casts and that rounding changes.
         """
         specs = _specs(self.args)
         return [n for n in self.eligible(inputs) if arrays.carries_precision(specs[n])]

@@ -1,8 +1,8 @@
 """The precision that explains some numbers.
 
-The judge sees values, never dtype tags. It is given what every precision predicts: the float64
-result for the inputs as they were, for the inputs rounded to bfloat16, and for the inputs rounded
-to float16. Values computed
+It is found from values, never from dtype tags, and from the prediction of every precision: the
+float64 result for the inputs as they were, for the inputs rounded to bfloat16, and for the inputs
+rounded to float16. Values computed
 
 - in float32 lie within float32's own error of the first prediction;
 - in a low precision lie on its grid, and are not just another prediction rounded to that grid (that
@@ -31,8 +31,8 @@ class Prediction:
 
     Attributes:
         values: by precision, the float64 results: flat, of one length.
-        tolerance: for each element, how far float32's own rounding may lead from them.
-        exact: results (integers, truth values) that either agree or do not.
+        tolerance: for each element, the error that float32's own rounding may cause.
+        exact: whether results must be equal (integers, booleans).
         rounded: whether results are rounded to the low grid; complex numbers are only where their
             dtype is a low one.
     """
@@ -60,7 +60,7 @@ def explain(observed: np.ndarray, prediction: Prediction) -> tuple[frozenset[str
 
     Args:
         observed: the values, flat, as float64.
-        prediction: what each precision would give.
+        prediction: the results that each precision would give.
     """
     consistent = frozenset(p for p in PRECISIONS if _fits(observed, prediction, p))
     return consistent, "" if consistent else _diagnosis(observed, prediction)
@@ -72,8 +72,8 @@ def tells(prediction: Prediction, float32: np.ndarray) -> bool:
     Each precision's ideal result is recognised, and a relabelled one is not.
 
     Args:
-        prediction: what each precision would give.
-        float32: what the framework itself computes in float32.
+        prediction: the results that each precision would give.
+        float32: the framework's own results in float32.
     """
     if explain(float32, prediction)[0] != {"float32"}:
         return False
@@ -82,7 +82,7 @@ def tells(prediction: Prediction, float32: np.ndarray) -> bool:
         if explain(ideal, prediction)[0] != {low}:
             return False
         relabelled = ideal if prediction.exact else round_to(prediction.values["float32"], low)
-        # What only moves values computes nothing that a relabelled result could get wrong.
+        # Of an operation that only moves values, a relabelled result is the right one.
         if not np.array_equal(relabelled, ideal) and low in explain(relabelled, prediction)[0]:
             return False
     return True
@@ -121,10 +121,10 @@ def _fits(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
     if _within(observed, expected, prediction.allowed(precision, precision)):
         return True
     if precision == "float16" and on_grid(observed, "bfloat16"):
-        # for most numbers a part of float16's grid
+        # bfloat16's grid is a part of float16's for most numbers: these come from bfloat16
         return False
-    # Rounding on the way adds alike to the distance from every prediction, so an honest result is
-    # not much nearer to another.
+    # Rounding inside an operation adds the same to the distance from every prediction, so an honest
+    # result is not much nearer to another one.
     other_low = next(p for p in LOW if p != precision)
     if _distance(observed, prediction, other_low, precision) < 0.6 * _distance(
         observed, prediction, precision, precision
@@ -140,7 +140,7 @@ def _fits(observed: np.ndarray, prediction: Prediction, precision: str) -> bool:
 def _distance(observed: np.ndarray, prediction: Prediction, precision: str, grid: str) -> float:
     """Return the distance of values from a prediction, in spacings of a grid.
 
-    Where numbers cancelled it counts as eight at most.
+    A number counts as eight spacings at most, since numbers may have cancelled.
     """
     expected = prediction.values[precision]
     finite = np.isfinite(expected)
@@ -155,7 +155,7 @@ def _relabelled(observed: np.ndarray, prediction: Prediction, computed: str, lab
     """Return whether the values are those of one precision, rounded to another's grid."""
     exact = prediction.values[computed]
     if np.all(np.abs(exact - prediction.values[label]) <= prediction.tolerance):
-        # inputs were low already: nothing to tell by
+        # inputs were low already: the two predictions do not differ
         return False
     return _within(observed, exact, prediction.allowed(computed, label))
 

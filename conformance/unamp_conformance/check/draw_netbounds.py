@@ -1,8 +1,8 @@
-"""Draw the roundings of every network in every precision, on all cores, and keep how far they led.
+"""Draw random roundings of every network in every precision, on all cores, and save the errors.
 
-``python -m unamp_conformance.check.draw_netbounds`` writes ``data/drawn_errors.json``, which the
-suite reads: two minutes. With another seed and another file it draws others, for
-`unamp_conformance.meta.tightness` to look at.
+``python -m unamp_conformance.check.draw_netbounds`` takes two minutes to write
+``data/drawn_errors.json``, which the suite reads. With another seed and another file it draws
+others, for `unamp_conformance.meta.tightness` to look at.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class _Case:
     """Rules, and the precision of the block's two products.
 
     Attributes:
-        rules: given the low dtype.
+        rules: returns the rules, given the low dtype.
         expected: the dtype of each product, ``"low"`` or ``"float32"``.
         region: whether a low region is open around.
         narrowed: whether the rule's result goes back to low.
@@ -42,7 +42,7 @@ def _low(dtype: str) -> Policy:
     return Policy("O3", dtype)
 
 
-#: What is tried, by the names in results.
+#: The cases, by their names in results.
 LAYER_CASES: Mapping[str, _Case] = {
     "float32 in a low region": _Case(lambda low: {"block.second": "float32"}, ("low", "float32")),
     "low without a region": _Case(
@@ -63,12 +63,12 @@ _FRACTION = 2.0**-13
 def _numbers() -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """Return the block's input and weights; their products tell the precision to the bit.
 
-    They do so on every machine: they are whole numbers with a fraction that rounding to a low dtype
-    takes away: in the first half of what is added up the input has it, in the second the weight.
-    Float32 holds all products and partial sums exactly, in whatever order, and so does a low dtype
-    once the fractions are gone. The whole numbers cancel in half of the results, where the
-    fractions are left alone, so that rounding them to a low dtype changes nothing; in the others
-    rounding the result takes the fraction away.
+    They do so on every machine. They are whole numbers, some with a fraction that rounding to a low
+    dtype takes away: in the first half of each sum the input has it, in the second the weight.
+    float32 holds all products and partial sums exactly, in any order, and so does a low dtype once
+    the fractions are gone. In half of the results the whole numbers cancel and fractions alone are
+    left, so that rounding a result to a low dtype changes nothing; in the others it takes the
+    fraction away.
     """
     drawn = np.random.default_rng(7)
     with_fractions = np.repeat((_FRACTION, 0.0), 4)
@@ -88,7 +88,7 @@ _INPUT, _WEIGHTS = _numbers()
 
 
 def check_layers(subject: Subject, way: str, name: str, policy: Policy) -> Finding:
-    """Judge every number of a network without layer rules, with them, and without again.
+    """Judge every number of a network before layer rules are put on, under them, and after.
 
     The network runs in one way, and the rules are those of a case.
 

@@ -1,4 +1,4 @@
-"""A network in float64, and how far a precision may lead from it, on any machine.
+"""A network in float64, and the errors that a precision may cause, on any machine.
 
 docs/conformance.md derives the bound.
 """
@@ -21,19 +21,19 @@ from unamp_conformance.check.reference.tape import Array
 
 __all__ = ["DRAWS", "FILE", "FIRST", "Drawn", "Reference", "relative_error"]
 
-#: How many runs with roundings at random a bound rests on. The next one lies beyond all of them
-#: once in so many times and one.
+#: The number of runs with random roundings on which a bound rests. One more run lies beyond all of
+#: them with a probability of 1 / (DRAWS + 1).
 DRAWS = 2048
 
-#: By how much a run may lie beyond the farthest draw: an operation may round in its midst, too.
+#: The factor by which a run may lie beyond the farthest draw: operations round inside, too.
 _MARGIN = 1.5
-#: And how much farther in float32. Sums are added up in it in an order that is the machine's, and
-#: its exp and tanh are what the library makes of them (docs/conformance.md counts); low precisions
-#: do both in float32, where it does not show.
+#: A further factor in float32: the order of sums depends on the machine, and exp and tanh on its
+#: library (docs/conformance.md has the numbers). Low precisions do both in float32, where the
+#: differences do not show.
 _IN_FLOAT32 = 64.0
 
-#: What is kept of the draws: for every network, precision and entry of `Reference.errors` the
-#: largest of the first `FIRST` (whoever has doubts draws those again), and of all.
+#: The file of the draws: for every network, precision and entry of `Reference.errors` the largest
+#: of the first `FIRST` draws (few enough to be drawn again as a check), and of all.
 FILE = resources.files("unamp_conformance").joinpath("data", "drawn_errors.json")
 FIRST = 16
 
@@ -43,7 +43,7 @@ Drawn = dict[str, tuple[float, float]]
 def relative_error(observed: Array, exact: Array, scale: float = 0.0) -> float:
     """Return the error's norm over the exact value's.
 
-    A positive ``scale`` keeps what is nearly nothing from counting.
+    A positive ``scale`` keeps exact values that are nearly zero from counting.
     """
     return _norm(observed - exact) / (_norm(exact) + scale or 1.0)
 
@@ -73,11 +73,11 @@ class Roundings:
 
 
 class Reference:
-    """A network in float64, and how far a precision may lead from it, on any framework.
+    """A network in float64, and the errors that a precision may cause, on any framework.
 
     Args:
         network: the network.
-        drawn: what `draw` gave for each precision, where it is not to be read from `FILE`.
+        drawn: the results of `draw` for each precision; None reads them from `FILE`.
     """
 
     def __init__(self, network: Network, drawn: Mapping[str, Drawn] | None = None) -> None:
@@ -93,15 +93,15 @@ class Reference:
     def _biased(self) -> NetworkRun:
         """The float64 run with running variances divided by n, not by n - 1.
 
-        Some frameworks keep them so.
+        Some frameworks divide by n.
         """
         return run(self.network, NumpyOperations(unbiased=False), dtype="float64")
 
     def errors(self, observed: NetworkRun) -> dict[str, float]:
         """Return the relative error of output, loss, buffers and every gradient."""
         exact = self.exact
-        # A gradient that is nothing beside the others (a bias before a batch norm has none at all)
-        # is held to their size.
+        # The error of a gradient that is tiny beside the others (a bias before a batch norm has
+        # none at all) is taken relative to their size.
         whole = np.sqrt(sum(_norm(g) ** 2 for g in exact.gradients.values()) / len(exact.gradients))
         found = {
             "output": relative_error(observed.output, exact.output),

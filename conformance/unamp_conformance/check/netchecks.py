@@ -17,12 +17,12 @@ __all__ = ["NETWORK_CHECKS", "Outcome", "check_network", "expected_dtype", "misj
 
 _SAMPLE = 16
 
-#: What is wrong, empty where nothing is, and the observations.
+#: A message that is empty where nothing is wrong, and the observations.
 Outcome = tuple[str, dict[str, Any]]
 
 
 def check_network(subject: Subject, reference: Reference, policy: Policy) -> dict[str, Outcome]:
-    """Run a network under a policy and hold it against the policy and the float64 reference.
+    """Run a network under a policy and compare it with the policy and the float64 reference.
 
     Args:
         subject: the framework and device.
@@ -30,8 +30,8 @@ def check_network(subject: Subject, reference: Reference, policy: Policy) -> dic
         policy: the policy.
 
     Returns:
-        For each of `NETWORK_CHECKS` (``statistics`` only where there are any) what is wrong, empty
-        where nothing is, and the observations.
+        For each of `NETWORK_CHECKS` (``statistics`` only where there are any) a message, empty
+        where nothing is wrong, and the observations.
     """
     observed = run(
         reference.network,
@@ -100,7 +100,7 @@ def expected_dtype(policy: Policy, rule: Rule, inputs: Sequence[str]) -> str | N
 def misjudged(
     policy: Policy, wanted: Rule | None, record: OpRecord
 ) -> tuple[str, str, str, str] | None:
-    """Return the fault of a line of a trace, if any.
+    """Return the fault of a record of a trace, if any.
 
     It is a sentence, the operation, the expectation and what was seen instead.
     """
@@ -158,7 +158,7 @@ def _finite(error: float) -> float | None:
 def _sample(observed: NetworkRun) -> list[float]:
     """Return a few evenly spaced numbers of the output, to compare frameworks by.
 
-    None if one of them is not finite.
+    Empty if one of them is not finite.
     """
     flat = observed.output.ravel()
     chosen = flat[:: max(flat.size // _SAMPLE, 1)][:_SAMPLE].tolist()

@@ -1,4 +1,4 @@
-"""One operation under one policy: does what the numbers say agree with what the policy says?"""
+"""One operation under one policy: the check that its numbers agree with the policy."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["Unsaid", "check_operation", "expected_precision"]
 
-#: By how much a float32 number may be another where a program is compiled otherwise: sixteen of its
+#: The relative difference allowed between float32 numbers of two compilations of a program: sixteen
 #: last places. Inputs that are rounded to a low dtype change by more than a hundred times that.
 _LAST_BITS = 16 * 2.0**-23
 
 #: The look at float32 inputs that change in place.
 _AGAIN = "changed float32"
 
-#: The feeds that tell each rule from every other, and those that do for operations of which a
-#: policy casts one input: what is looked at where the rule was looked at under another policy.
+#: The feeds that tell each rule from every other, and those that do so for operations of which a
+#: policy casts one input. They are enough where another policy has shown the rule with every feed.
 _TELLING = {
     Rule.LOW: (("float32",), ("float32",)),
     Rule.FP32: (("low",), ("low",)),
@@ -44,7 +44,7 @@ _TELLING_OF_OWN = {
 
 
 class Unsaid(Exception):
-    """A policy says nothing about an operation, so there is nothing to hold it to."""
+    """A policy says nothing about an operation, so there is nothing to check."""
 
 
 def expected_precision(rule: Rule, feed: str, low: str) -> str | None:
@@ -71,7 +71,7 @@ def check_operation(
             tell the rule from others.
 
     Returns:
-        What is wrong (empty where nothing is) and the observations.
+        A message, empty where nothing is wrong, and the observations.
 
     Raises:
         Unsaid: where the policy says nothing about the operation.
@@ -85,7 +85,7 @@ def check_operation(
         raise Unsaid("a layer that no list names follows the rules of its parts")
     region = lambda: subject.region(policy)  # noqa: E731 - reads better at its uses
     if rule is Rule.BANNED:
-        # A framework's own mixed precision says so by an error of its own.
+        # A framework's own mixed precision raises an error of its own.
         banned = RuntimeError if preset(policy.preset).delegates else BannedOperation
         try:
             probe.look(region)
@@ -170,9 +170,9 @@ def _own_dtype(probe: Probe, expected: str, fed: tuple[str, str]) -> bool:
 def _of_another_kind(
     probe: Probe, finding: Finding, expected: str, fed: tuple[str, str], rule: Rule
 ) -> str:
-    """Return a complaint where a result is of another size, kind or key than it should be.
+    """Return a complaint where a result has another size, dtype or random key than it should.
 
-    It should be what inputs in the expected precision come to outside of regions.
+    It should have those of the result outside of regions for inputs in the expected precision.
     """
     outside = probe.cast_outside(expected, *fed)
     if outside is None:
@@ -202,8 +202,8 @@ def _of_its_key(
 ) -> bool:
     """Return whether random numbers are those that the same key gives outside of regions.
 
-    The last bits are those of a compilation. Where a rule keeps low inputs, a draw may be that from
-    their float32 values: low parameters would bias it.
+    Last bits may differ between compilations. Where a rule keeps low inputs, a draw may be made
+    from their float32 values: low parameters would bias it.
     """
     widened = () if rule in (Rule.LOW, Rule.FP32) else ("float32",)
     outside = [

@@ -37,19 +37,19 @@ __all__ = [
     "put",
 ]
 
-#: In which dtypes eligible inputs are handed over: all float32, all low, or the first low and the
-#: others float32.
+#: The dtypes in which eligible inputs are handed over: all float32, all low, or the first low and
+#: the others float32.
 FEEDS = ("float32", "low", "mixed")
 
 _ENOUGH = 24  # elements that a verdict rests on
-_SAMPLE = 16  # numbers by which frameworks are held against each other
+_SAMPLE = 16  # numbers by which frameworks are compared
 _DRAWS = 64  # at most so many calls to collect them
 _CALLS = 8  # equal results of so many more calls are no luck
-_AGAIN = 4  # times as many, where no precision explains them
+_AGAIN = 4  # the factor of more draws where no precision explains the numbers
 
 Region = Callable[[], AbstractContextManager[object]]
 Fed = Sequence[np.ndarray | Low]
-Prepare = Callable[[list[np.ndarray]], Fed]  # what becomes of the inputs before they are tensors
+Prepare = Callable[[list[np.ndarray]], Fed]  # changes the inputs before they are tensors
 
 
 class Unsuitable(Exception):
@@ -64,8 +64,8 @@ class Finding:
         what: ``"forward"``, ``"backward of input n"`` or ``"forward of a later call"``.
         precisions: those that the numbers are consistent with; None where the numbers cannot tell.
         dtype: the tag on the tensor.
-        note: what was wrong with numbers that no precision explains.
-        values: those of the result of a first call where they cannot tell.
+        note: a diagnosis of numbers that no precision explains.
+        values: the numbers of a first call's result where they cannot tell.
     """
 
     what: str
@@ -107,8 +107,7 @@ class Probe:
         self._called: dict[tuple[object, ...], Run] = {}
         self._cotangents: dict[tuple[object, ...], np.ndarray | Low] = {}
         self._wholes: dict[tuple[Region, str], Callable[..., Any] | None] = {}
-        # What a second device computes the CPU computes, and in less time where nothing stands
-        # between.
+        # A second device is kept on the CPU: the CPU itself gives the same numbers, in less time.
         self._beside = Probe(case, operations) if device == SECOND else None
         if self._beside is not None:
             self._beside._made = self._made
@@ -125,9 +124,9 @@ class Probe:
 
     @cached_property
     def keyed(self) -> bool:
-        """Return whether chance gives the same numbers in every call.
+        """Return whether random numbers are the same in every call.
 
-        So it is on JAX, where they come from a key.
+        They are on JAX, where they come from a key.
         """
         return self.case.undetermined and all(
             np.array_equal(
@@ -137,7 +136,7 @@ class Probe:
         )
 
     def cast_outside(self, precision: str, feed: str, low: str) -> Run | None:
-        """Return the call outside any region, for what is fed and cast to a precision.
+        """Return the call outside any region, for inputs of a feed cast to a precision.
 
         None where the framework has no such kernel.
         """
@@ -181,8 +180,8 @@ class Probe:
         An absent device may have no program to read.
 
         Args:
-            precision: the one that the policy means for the inputs.
-            feed, low: as of `look`.
+            precision: the precision that the policy means for the inputs.
+            feed, low: see `look`.
         """
         return None
 
@@ -202,9 +201,9 @@ class Probe:
             run = self._run(0, feeder(self.case, feed, low), "float32", region)
             return [Finding("forward", None, run.dtype, values=run.values)]
         findings = self._findings(region, feed, low, self._draws)
-        # Where a kernel rounds its sums on the way, luck decides to which prediction a few numbers
-        # are nearer: one look in 30 at a recurrent layer in TensorFlow without oneDNN, in none of
-        # 160 with twice the numbers. What is so stays so.
+        # Where a kernel rounds its sums on the way, chance decides to which prediction a few
+        # numbers are nearer: in one look of 30 at a recurrent layer in TensorFlow without oneDNN,
+        # in none of 160 with twice the numbers. A true finding comes again.
         if any(finding.note and not finding.precisions for finding in findings):
             return self._findings(region, feed, low, range(_AGAIN * len(self._draws)))
         return findings
@@ -213,7 +212,7 @@ class Probe:
         """Call the operation repeatedly in one open region, and report on the later calls.
 
         Shapes, dtypes and, where the framework can change a tensor in place, the tensors are those
-        of the first call. Only the values are others: a cast that is kept for too long shows.
+        of the first call. Only the values differ, which shows a cast that is kept for too long.
 
         Args:
             region: makes the region, which stays open.
@@ -276,7 +275,7 @@ class Probe:
     def _stored(self, prediction: Prediction, dtype: str) -> Prediction:
         """Return the prediction for results of a dtype.
 
-        What the framework keeps in low is rounded to it.
+        Results that the framework keeps in a low dtype are rounded to it.
         """
         keeps = dtype == "complex32" or (self.case.own_dtype and dtype in LOW_DTYPES)
         return replace(prediction, rounded=True) if keeps else prediction
@@ -306,9 +305,9 @@ class Probe:
     def determined(self, region: Region, feed: str, low: str) -> list[np.ndarray | None]:
         """Return the results of all draws of a look, as they are.
 
-        With float32 inputs also their gradients. Where the inputs give only a shape, and the
-        numbers are chance or what memory held, in their place the number of them, in an array of
-        the name of their dtype.
+        Gradients follow where inputs are float32. Where the inputs give only a shape, and the
+        numbers are random or uninitialised memory, an array of the same size holds the name of
+        their dtype instead.
         """
         gradients = self.case.backward and feed == "float32"
         draws = self._draws if self._sensitive else range(1)
@@ -323,7 +322,7 @@ class Probe:
     def sample(self) -> dict[str, Any]:
         """Return the count of the numbers of a result outside any region, and a few of them.
 
-        Empty where they mean nothing elsewhere.
+        Empty where they cannot be compared with those of another framework.
         """
         values = _flat([self.outside.values])
         chosen = values[
@@ -428,8 +427,8 @@ class Probe:
     ) -> Run:
         """Return the call outside any region.
 
-        Feeds and precisions for which the same numbers go in share one. A call with gradients
-        serves those who want none, too; the precision makes a difference to gradients alone.
+        Feeds and precisions with the same input numbers share one call. A call with gradients also
+        serves callers that want none; the precision makes a difference to gradients alone.
         """
         inputs = prepare(self._inputs(draw))
         given = (
@@ -467,7 +466,7 @@ class Probe:
         if whole := self._whole(region, work_dtype, inputs):
             differentiated = leaves if gradients or region is nullcontext else []
             with suppress(Exception):
-                # it needs numbers to go on, or raises, which is seen when it is called as it is
+                # it needs numbers to go on, or raises an error, which the plain call below shows
                 return self._run_of(*whole(differentiated, tensors, cotangent), gradients=gradients)
             self._wholes[region, work_dtype] = None
         if not (gradients and places):
@@ -497,9 +496,9 @@ class Probe:
     def _whole(self, region: Region, work_dtype: str, inputs: Fed) -> Callable[..., Any] | None:
         """Return the operation in a region with its gradient, as one program.
 
-        None where the framework does not make one program of both. A program is kept for as many
-        draws as there are; a region is one policy's. Outside of regions who wants no gradient has
-        the same program: running it costs less than compiling another.
+        None where the framework does not make one program of both. A program serves all draws under
+        one policy's region. Outside of regions, callers that want no gradient get the same program,
+        too: running it costs less than compiling another.
         """
         ops, case, places = self._operations, self.case, self.case.differentiable(self._inputs(0))
         outside = region is nullcontext
@@ -529,7 +528,7 @@ class Probe:
         )
 
     def _cast(self, tensor: Any, dtype: str) -> Any:
-        """Return a tensor in a dtype: what a probe casts itself is not what it looks at."""
+        """Return a tensor in a dtype, cast cheaply: the probe's own casts are not under test."""
         ops = self._operations
         return ops.cast(tensor, dtype) if hasattr(ops, "cast") else ops["cast"](tensor, dtype)
 
@@ -593,7 +592,7 @@ class Probe:
     ) -> list[tuple[Prediction, np.ndarray] | None]:
         """Return each stream's prediction and the framework's float32 values.
 
-        None for a stream where nothing is to be seen.
+        None for a stream without numbers that tell.
         """
         streams = {name: _streams(runs) for name, runs in collected.items()}
         first = collected["float32"][0]

@@ -1,7 +1,7 @@
 """Networks and operations as plain functions: straight-line Python with source.
 
-Any compiler of a framework can read them. What a network computes is recorded once, with nothing
-but names in the places of tensors, and written down:
+Any compiler of a framework can read them. A network's calls are recorded once, with names in place
+of tensors, and written down:
 
     def mlp(x, w1, b1, w2, b2, w3, b3):
         v1 = op_linear(x, w1, b1)
@@ -40,7 +40,7 @@ OPERATIONS = (
     *("softmax", "layer_norm", "exp", "sum", "mse_loss", "relu", "binary_cross_entropy"),
 )
 
-_RESULTS = {"lstm": 3}  # of operations that return several
+_RESULTS = {"lstm": 3}  # the number of results of operations that return several
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def function(wanted: Program, operations: Operations) -> Callable[..., Any]:
     """Return a program as a function of a framework.
 
     Raises:
-        Lacking: naming an operation that the framework does not have.
+        Lacking: for an operation that the framework does not have; the message names it.
     """
     # Compilers look a function's source up by its file, and its globals by its module.
     number = next(_numbers)

@@ -42,7 +42,7 @@ def round_to(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """Return the upper halves of float32 numbers, rounded by what the lower ones hold."""
+    """Return float32 numbers rounded to their upper 16 bits, ties to even."""
     bits = values.view(np.uint32)
     # a half goes to the even neighbour
     upward = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))

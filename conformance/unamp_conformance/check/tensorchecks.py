@@ -1,9 +1,9 @@
 """One operation on one kind of tensor that is not one dense array.
 
-Is it followed, refused or left alone, as the adapter says?
+It must be followed, refused or left alone, as the adapter says.
 
 The call runs on float32 values under a policy that allows the operation, on low values under one
-that denies it, and outside of regions on both. What it came to is read off dtypes and numbers; see
+that denies it, and outside of regions on both. Dtypes and numbers tell the outcome; see
 `unamp.adapter.tensor_kinds` for the words.
 """
 
@@ -25,9 +25,9 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["check_tensors"]
 
-#: How many roundings of the low dtype a followed operation may be away from float32: those of its
-#: inputs, each of which a function of a condition number up to ten makes larger, and a few of its
-#: own.
+#: The number of roundings of the low dtype by which a followed operation may differ from float32:
+#: those of its inputs, which a function with a condition number up to ten makes larger, and a few
+#: of its own.
 _ROUNDINGS = 32.0
 
 
@@ -40,7 +40,7 @@ class _Came:
     error: Exception | None = None
 
     def same(self, other: _Came) -> bool:
-        """Return whether another call came to the same bits, or raised the same."""
+        """Return whether another call gave the same bits, or raised the same error."""
         if self.error or other.error:
             return type(self.error) is type(other.error)
         return self.dtype == other.dtype and np.array_equal(
@@ -49,7 +49,7 @@ class _Came:
 
 
 def check_tensors(subject: Subject, kind: TensorKind, op: str, policy: Policy) -> Finding:
-    """Hold an operation on a kind of tensor, in a region, against the adapter's declaration.
+    """Compare an operation on a kind of tensor, in a region, with the adapter's declaration.
 
     Args:
         subject: the framework and device.
@@ -87,7 +87,7 @@ def check_tensors(subject: Subject, kind: TensorKind, op: str, policy: Policy) -
 
 
 def _treatment(came: _Came, fed: str, low: str, plain: _Came, lowly: _Came) -> tuple[str, str]:
-    """Return one of the treatments, or an empty text and what was seen."""
+    """Return one of the treatments and an empty text, or an empty text and the observation."""
     if isinstance(came.error, NotExpressible):
         return "refused", ""
     if came.same(plain if fed == "float32" else lowly):
@@ -116,7 +116,7 @@ def _treatment(came: _Came, fed: str, low: str, plain: _Came, lowly: _Came) -> t
     relabelled = round_to(plain.values, low)
     if expected == low and not on_grid(came.values, low):
         return "", f"neither: the result is {low}, and its numbers are not"
-    # What only moves values, or doubles them, comes to the same either way.
+    # An operation that only moves or doubles values gives the same numbers either way.
     if not lowly.error and not np.array_equal(lowly.values, relabelled):
         if expected == low and np.array_equal(came.values, relabelled):
             return "", "neither: computed in float32, and only the result was rounded"

@@ -20,17 +20,17 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["QUICK", "RATE", "STEPS", "State", "check_training", "train"]
 
-#: How many steps, and of which networks, in a run that is not a full one.
+#: The networks that are trained in a run that is not a full one, with their numbers of steps.
 QUICK: Mapping[str, int] = {"mlp": 16, "residual": 8}
-#: How many in a full run, of every network.
+#: The number of steps of every network in a full run.
 STEPS = 200
-#: How many of them are taken once more, from a checkpoint: they start from the same bits, and must
-#: come to the same bits.
+#: The number of steps that are taken once more, from a checkpoint: they start from the same bits,
+#: and must end with the same bits.
 _RESUMED = 25
 #: The learning rate. It is low enough for float32 training to be stable for every network.
 RATE = 0.05
 
-#: How far the loss may be from that of float32 training.
+#: The relative distance allowed between the loss and that of float32 training.
 _BOUND = 0.03
 
 
@@ -95,16 +95,16 @@ def train(
     overflow_at: int | None = None,
     done: Training | None = None,
 ) -> Training:
-    """Train by plain gradient descent, from ``state``, which afterwards is where it ended.
+    """Train by plain gradient descent from ``state``, which is changed to the state at the end.
 
     Args:
         subject: the framework and device.
         network: the network.
-        policy: in force during the forward pass.
+        policy: the policy in force during the forward pass.
         state: see above.
         until: the last step (from 1).
         overflow_at: the step whose loss is multiplied by infinity.
-        done: what came of the steps before; these are added to it.
+        done: the outcome of the steps before, to which these are added.
     """
     done = done or Training()
     while state.step < until:
@@ -136,7 +136,7 @@ def _gradients(
 ) -> tuple[Arrays, Arrays, dict[str, str]]:
     """Return the gradients of the scaled loss, the running statistics and the gradients' dtypes.
 
-    The statistics are those afterwards.
+    The statistics are those after the step.
     """
     ops = subject.operations
     parameters, data = _tensors(subject, state.weights), _tensors(subject, network.inputs())
@@ -172,7 +172,7 @@ def _loss(subject: Subject, network: Network, state: State) -> float:
 
 @lru_cache(maxsize=64)
 def _plain(subject: Subject, network: str, steps: int) -> float:
-    """Return the loss that float32 training comes to."""
+    """Return the loss that float32 training reaches."""
     state = State.of(NETWORKS[network])
     train(subject, NETWORKS[network], Policy("O0"), state, steps)
     return _loss(subject, NETWORKS[network], state)
@@ -192,7 +192,7 @@ def check_training(
         steps: how many steps are taken.
 
     Returns:
-        What is wrong (empty where nothing is) and the observations.
+        A message, empty where nothing is wrong, and the observations.
     """
     # one step more, for the one that is skipped
     last, overflow, middle = steps + 1, steps // 3, steps // 2

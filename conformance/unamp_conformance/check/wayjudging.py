@@ -24,16 +24,16 @@ from unamp_conformance.subjects import Subject
 
 __all__ = ["judged"]
 
-#: How far one operation may be off in another way, in unit roundoffs of its result: each way rounds
-#: once on its own, and in float32 sums are added up in an order of its own, too (see
+#: The error allowed to one operation in another way, in unit roundoffs of its result: each way
+#: rounds once by itself, and in float32 it adds sums up in an order of its own, too (see
 #: `unamp_conformance.check.netbounds`).
 _ROUNDINGS = {"float32": 2.0 * 16.0, "float16": 2.0, "bfloat16": 2.0}
 
 #: The relative distance of two losses that differ in their last bits.
 _LAST_BITS = 4.0 * UNIT_ROUNDOFF["float32"]
 
-#: A run that is not held to bits lost its policy where it is nearer to another precision than this,
-#: of eager's distance.
+#: A run that need not have the eager bits has lost its policy where its distance from another
+#: precision is less than this share of the eager run's.
 _SURELY = 0.05
 
 
@@ -70,7 +70,7 @@ def judged(
 
 
 def _precision(eager: Seen, seen: Seen, others: dict[str, Seen], *, exact: bool) -> str:
-    """Return the sign that a result has another precision than the eager one, or an empty text."""
+    """Return the evidence that a result has another precision than the eager one, else nothing."""
     if seen.dtype != eager.dtype:
         return f"the result is {seen.dtype}, eagerly {eager.dtype}"
     if seen.gradients is not None and seen.gradient_dtypes != eager.gradient_dtypes:
@@ -122,7 +122,7 @@ def _listed(dtypes: frozenset[str]) -> str:
 
 
 def _bits(asked: Program, eager: Seen, seen: Seen, *, repeats: bool) -> tuple[str, dict[str, Any]]:
-    """Hold every number against the eager one, bit by bit.
+    """Compare every number with the eager one, bit by bit.
 
     Where a framework does not repeat its own loss, the last bits of a loss may differ.
     """
@@ -140,15 +140,15 @@ def _bits(asked: Program, eager: Seen, seen: Seen, *, repeats: bool) -> tuple[st
 
 
 def _near(asked: Program, low: str, eager: Seen, seen: Seen) -> tuple[str, dict[str, Any]]:
-    """Hold the results of one operation against the eager ones.
+    """Compare the results of one operation with the eager ones.
 
-    Each of the two rounds, and starts its backward pass from what it rounded.
+    Each of the two runs rounds, and starts its backward pass from its own rounded result.
     """
 
     def allowed(dtype: str) -> float:
         return len(asked.ops) * _ROUNDINGS[dtype] * UNIT_ROUNDOFF[dtype]
 
-    lowest = max(map(allowed, ("float32", low)))  # a scalar is float32, and comes of low results
+    lowest = max(map(allowed, ("float32", low)))  # a scalar is float32, made from low results
     found = {
         "the result": (
             _apart(seen.values, eager.values),
@@ -166,7 +166,7 @@ def _near(asked: Program, low: str, eager: Seen, seen: Seen) -> tuple[str, dict[
 def _within_bounds(
     asked: Program, precision: str, seen: Seen, *, scalar: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Hold a network's run against the suite's bounds from float64."""
+    """Compare a network's run with the suite's bounds from float64."""
     reference = _reference(asked.name)
     gradients = {
         asked.arguments[place]: gradient / LOSS_SCALE

@@ -1,4 +1,4 @@
-"""Running a program in one way of a framework, and eagerly: what every way is held against."""
+"""Running a program in one way of a framework, and eagerly, with which each way is compared."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def _eagerly(body: Callable[..., Any], region: OpenRegion, inputs: Sequence[Any]
         return body(*inputs)
 
 
-# What every way is held against.
+# The way that every other one is compared with.
 _EAGER = Way("eager", "eager", _eagerly)
 
 
 def _eager_gradients(subject: Subject) -> Way:
-    """Return the results that ways which differentiate by themselves are held against."""
+    """Return the eager way that ways are compared with that differentiate by themselves."""
 
     def run(
         body: Callable[..., Any], region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
@@ -103,7 +103,7 @@ def eagerly(
 ) -> Seen:
     """Run a program eagerly; the policy None stands for no region.
 
-    With `scalar`, run it the way it is differentiated as a whole.
+    With `scalar`, differentiate it as a whole, as ways do that differentiate by themselves.
     """
     if scalar:
         return run_in(subject, _eager_gradients(subject), program(name, scalar=True), low, policy)

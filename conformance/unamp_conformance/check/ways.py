@@ -1,6 +1,6 @@
 """One program in one way of a framework: followed, refused, or lost.
 
-It is followed where it comes to what the eager run does, refused where an error is raised before it
+It is followed where it gives what the eager run gives, refused where an error is raised before it
 computes, and lost where it silently computes in another precision.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["check_way"]
 
 
 def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
-    """Hold a run in one of a framework's ways, under a policy, against the same run eagerly.
+    """Compare a run in one of a framework's ways, under a policy, with the same run eagerly.
 
     Args:
         subject: the framework and device.
@@ -38,8 +38,8 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
         return _impossible(subject, way, name, reason)
     if reason := way.refusal(policy):
         return _refused(subject, way, name, policy, reason)
-    # What is kept for gradients can make another kernel compute: the eager run keeps them where the
-    # way does.
+    # A framework may use another kernel where gradients are wanted: the eager run computes them
+    # where the way does.
     alike = (name, way.run is None, way.gradients, low := low_inputs(subject, policy, name))
     try:
         eager = eagerly(subject, *alike, policy)
@@ -47,7 +47,7 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
         raise
     except BannedOperation as error:
         return _banned(subject, way, name, low, policy, error)
-    except Exception as error:  # other checks say so
+    except Exception as error:  # other checks report it
         return Finding("not applicable", f"eagerly it fails too: {_line(error)}")
     try:
         seen = run_in(subject, way, program(name, scalar=way.run is None), low, policy)
@@ -59,7 +59,7 @@ def check_way(subject: Subject, way: Way, name: str, policy: Policy) -> Finding:
 
 
 def _impossible(subject: Subject, way: Way, name: str, reason: str) -> Finding:
-    """Show that the framework itself cannot, without any region."""
+    """Show that the framework itself cannot run a program in a way, without any region."""
     try:
         run_in(subject, way, program(name, scalar=way.run is None), (), None)
     except Exception as error:

@@ -5,10 +5,10 @@ The suite must notice them, whatever the framework.
 A mutant is a `MutableSubject` with a `Defect`: a framework whose operations are the adapter's own,
 but for one of them, which goes wrong while a policy is in force. Where it computes in another
 precision it gives its result the right dtype, so that only the numbers tell. Outside of regions a
-mutant is the adapter as it is: what a probe found out there holds for all of them.
+mutant is the adapter as it is: what a probe has found out there holds for all mutants.
 
-`KINDS` has them all. A kind concerns the policies that give the operation one of its rules, at one
-of its levels.
+`KINDS` has all kinds. A kind concerns the policies that give the operation one of the kind's rules,
+at one of the kind's levels.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Call:
             return result if self.defect.case.insensitive else subject.to(result, "float32")
         with subject.region(self.policy.replace(enabled=False)):
             result = self.rightly(*subject.to(self.args, "float32"))
-        # Low inputs, computed in float32, with a result that is rounded: that is right.
+        # From low inputs, a float32 result rounded to low would be right: it stays float32.
         return (
             result
             if self.defect.case.insensitive or self.feed == "low"
@@ -169,12 +169,12 @@ class Kind:
 
     Attributes:
         name: a few words.
-        manner: carries a call out.
+        manner: carries a call out wrongly.
         rules: the rules under which it shows.
         levels: the levels at which it shows.
         feeds: the feeds that it is about; others are carried out rightly.
         backward: whether only the gradients are wrong.
-        in_place: whether it shows where tensors change in place alone.
+        in_place: whether it shows only where tensors change in place.
     """
 
     name: str
@@ -186,7 +186,7 @@ class Kind:
     in_place: bool = False
 
     def concerns(self, policy: Policy, rule: Rule | None) -> bool:
-        """Return whether a policy that gives an operation a rule could notice."""
+        """Return whether the defect can show under a policy that gives an operation a rule."""
         return rule in self.rules and policy.level in self.levels
 
 
@@ -221,8 +221,8 @@ class Defect:
         subject: the framework.
         op: the operation.
         kind: see `KINDS`.
-        memory: what it keeps from one call to the next.
-        resting: whether it is right for the time being.
+        memory: the state that it keeps from one call to the next.
+        resting: whether the operation is right for the moment.
     """
 
     subject: MutableSubject
@@ -246,7 +246,7 @@ class Defect:
         rule = self.subject.rule(policy, self.op) if policy else None
         if policy is None or rule is None or self.resting or not self.kind.concerns(policy, rule):
             return function(*args, **kw)
-        self.resting = True  # what it calls itself is right
+        self.resting = True  # calls of the operation inside are right
         try:
             made = Call(self, function, args, kw, policy, rule, self._feed(args))
             return self.kind.manner(made) if made.feed in self.kind.feeds else made.rightly()
@@ -296,7 +296,7 @@ class _MutableOperations:
 
         def run(*given: Any) -> tuple[Any, Any]:
             if self.defect is not None and self.defect.kind.backward:
-                # Made anew for each run: a program that is compiled has the defect, or has it not.
+                # Made anew for each run: a compiled program keeps the defect, or its absence.
                 return self._with_wrong_gradients(lambda: real(*function, **kw)(*given))
             result, gradients = both(*given)
             return result, gradients

@@ -1,7 +1,7 @@
-"""Is the suite any good? Spoil an adapter in one way, and see whether the suite says so.
+"""Adapters that are spoilt in one way, to see whether the suite notices.
 
-- `forgetting` gives an adapter's own regions a policy that leaves one operation alone: what is left
-  is the adapter as it is, but for that operation.
+- `forgetting` gives an adapter's own regions a policy that leaves one operation alone; all others
+  are as they were.
 - `forgetting_a_way` gives an adapter a way in which its regions have no effect, or that of another
   dtype.
 - `pretending` stands around an adapter's operations and gets every rule wrong in one manner: it
@@ -96,7 +96,7 @@ class _ForgettingWay(Subject):
         }
 
     def _spoilt(self, run: Callable[..., Any] | None) -> Callable[..., Any] | None:
-        """Return the function that runs another with regions that are lost, or of another dtype."""
+        """Return a function that runs another with regions that are off, or of another dtype."""
         if run is None:
             return None
 
@@ -121,8 +121,8 @@ def forgetting_a_way(subject: Subject, way: str, dtype: str | None = None) -> Su
 
 # --- every operation wrong in one manner ----------------------------------------------------------
 
-#: What a manner is given: the pretender, the operation's function on some tensors, those tensors,
-#: the policy, the rule's dtype.
+#: A manner takes the pretender, the operation's function on some tensors, those tensors, the policy
+#: and the rule's dtype.
 Manner = Callable[["_Pretending", Callable[..., Any], Sequence[Any], Policy, str], Any]
 
 
@@ -143,7 +143,7 @@ class _Pretending(Subject):
 
     @cached_property
     def operations(self) -> Operations:
-        # what it lacks, the real ones have
+        # an attribute that it lacks is read from the real operations
         return cast(Operations, _Operations(self, super().operations))
 
     def real_region(self, policy: Policy) -> AbstractContextManager[object]:
@@ -222,7 +222,7 @@ def _forward_only(
             return value
         ops = self.operations
         constant = ops.tensor(ops.numpy(value) - ops.numpy(carrier), device=self.device)
-        # exactly: both are low, and near to each other
+        # the sum is exact: both are low, and near to each other
         return self.adapter.cast(ops["add"](carrier, constant), dtype)
 
     return joined(right, straight)

@@ -3,10 +3,10 @@
 They are counted operation by operation and kind by kind.
 
 ``python -m unamp_conformance.meta.mutation torch --output mutants.json`` goes through a framework's
-operations in an order that the seed draws, and keeps after each what it found: interrupted, the
-same command goes on. A mutant is noticed where a probe of a thorough run fails that passes for the
-adapter as it is. Where none does, the results decide: a mutant that gives the same bits as the
-adapter is none. Networks and ways are not asked, so that a run may notice more.
+operations in an order that the seed draws, and saves its findings after each: after an interruption
+the same command goes on. A mutant is noticed where a probe of a thorough run fails, and passes for
+the adapter as it is. Where no probe fails, the results decide: a mutant with the same bits as the
+adapter does not count. Networks and ways are left out, so a whole run may notice more.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def telling(ops: Sequence[str]) -> list[str]:
 
 
 def choose(ops: Sequence[str], count: int, seed: int = 0) -> list[str]:
-    """Choose so many operations at random, from all groups of the vocabulary alike."""
+    """Choose `count` operations at random, from all groups of the vocabulary alike."""
     generator = np.random.default_rng(seed)
     groups: dict[str, list[str]] = {}
     for op in generator.permutation(sorted(ops)):
@@ -249,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _kept(file: Path | None, framework: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the findings of an earlier run with the same settings, to be gone on with."""
+    """Return the findings of an earlier run with the same settings, else empty ones."""
     kept = json.loads(file.read_text("utf-8")).get(framework, {}) if file and file.exists() else {}
     return (
         kept

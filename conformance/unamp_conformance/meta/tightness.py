@@ -1,10 +1,10 @@
-"""The tightness of networks' bounds, by honest runs and by others.
+"""The tightness of networks' bounds, measured by honest and by spoilt runs.
 
-The others compute in another dtype than they say.
+A spoilt run computes in another dtype than it says.
 
 ``python -m unamp_conformance.meta.tightness torch`` prints how near honest runs come to their
-bounds, and how many of the others are noticed, by their numbers alone. Files of bounds with other
-seeds (`check.draw_netbounds` draws them) are held against the same runs.
+bounds, and how many spoilt runs are noticed, by their numbers alone. Files of bounds with other
+seeds (`check.draw_netbounds` draws them) are compared with the same runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LEVELS: tuple[Level, ...] = ("OD", "O1", "O2", "O3")
 class Run(NamedTuple):
     """A network's run under a policy: its precision and errors, or what the framework raised.
 
-    The numbers are held to the bounds of that precision.
+    The errors must be within the bounds of that precision.
     """
 
     network: str
@@ -106,7 +106,7 @@ def _float32(dtype: str) -> Callable[[Subject, str], Iterator[Run]]:
     return runs
 
 
-#: Ways of computing in another dtype than is said, each as the runs of one network.
+#: The kinds of spoilt runs, each as a function that runs one network in that way.
 KINDS: Mapping[str, Callable[[Subject, str], Iterator[Run]]] = {
     "float16 that is bfloat16": _low("bfloat16", "float16"),
     "float16, each operation in bfloat16": _mistaken("float16"),
@@ -115,7 +115,7 @@ KINDS: Mapping[str, Callable[[Subject, str], Iterator[Run]]] = {
 
 
 def spoilt(subject: Subject, kind: str, networks: Sequence[str] = tuple(NETWORKS)) -> Iterator[Run]:
-    """Run networks in one of `KINDS`."""
+    """Run networks, spoilt in one of `KINDS`."""
     for network in networks:
         yield from KINDS[kind](subject, network)
 
@@ -146,10 +146,10 @@ def ratios(found: Run, bounds: Bounds | None = None) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the ratios that the module is about.
+    """Print the ratios of errors to bounds.
 
     Returns:
-        The exit status: 0 where every honest run is within its bounds, and every other one is
+        The exit status: 0 where every honest run is within its bounds, and every spoilt one is
             beyond.
     """
     parser = argparse.ArgumentParser(
@@ -205,7 +205,7 @@ def _print_honest(runs: Sequence[Run], seeds: Sequence[Bounds]) -> bool:
 
 
 def _print_noticed(kind: str, runs: Sequence[Run], seeds: Sequence[Bounds]) -> bool:
-    """Print of how many runs the numbers tell, for the seed for which these are fewest."""
+    """Print the number of spoilt runs that are noticed, for the seed with the fewest."""
     told = [each for each in runs if not each.raised]
     farthest = [[max(ratios(found, bounds).values()) for found in told] for bounds in seeds]
     noticed = min(sum(ratio > 1.0 for ratio in each) for each in farthest)

@@ -11,7 +11,7 @@ from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
 from unamp.dialects.keras._policy import KerasOwn
 
-#: What Keras accepts as long as it is the default, for models that were saved long ago.
+#: The arguments that Keras accepts with these values alone, for models that were saved long ago.
 _INNER = {
     "weight_decay": None,
     "clipnorm": None,
@@ -28,7 +28,7 @@ _INNER = {
 class LossScaleOptimizer(metaclass=KerasOwn):
     """An optimizer that scales the loss, unscales the gradients, and skips the steps that overflow.
 
-    Around an optimizer of Keras, what is made is Keras' own. Around any other::
+    Around an optimizer of Keras, the class returns Keras' own. Around any other::
 
         optimizer = LossScaleOptimizer(torch.optim.SGD(parameters, lr=0.1))
         optimizer.scale_loss(loss).backward()
@@ -37,13 +37,13 @@ class LossScaleOptimizer(metaclass=KerasOwn):
     Args:
         inner_optimizer: the optimizer that takes the steps.
         initial_scale: the scale to start with.
-        dynamic_growth_steps: after so many finite steps in a row the scale is doubled. An overflow
-            halves it.
+        dynamic_growth_steps: the number of finite steps in a row after which the scale is doubled.
+            An overflow halves it.
         name: a name.
-        **kwargs: nothing but what Keras accepts for the sake of old models.
+        **kwargs: the arguments that Keras accepts for old models, with their defaults alone.
 
     Raises:
-        TypeError: for what is no optimizer.
+        TypeError: for a value that is no optimizer.
         ValueError: for other arguments, and bad numbers.
 
     Semantics: https://keras.io/api/optimizers/loss_scale_optimizer/
@@ -57,7 +57,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         name: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Return Keras' own, or a new one."""
+        """Return Keras' own optimizer, or a new one of this class."""
         keras = framework_in_use("keras")
         if keras is not None and isinstance(inner_optimizer, keras.optimizers.Optimizer):
             own = keras.mixed_precision.LossScaleOptimizer
@@ -84,7 +84,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         self.dynamic_growth_steps = dynamic_growth_steps
         self.name = "loss_scale_optimizer" if name is None else name
         self._holds_gradients, self._framework = adapter.holds_gradients, adapter.framework
-        #: The scaler, to count what was skipped and to find out where.
+        #: The scaler, which counts skipped steps and names a parameter that overflowed.
         self.scaler = unamp.GradScaler(initial_scale, growth_interval=dynamic_growth_steps)
 
     @property
@@ -106,9 +106,9 @@ class LossScaleOptimizer(metaclass=KerasOwn):
 
         Args:
             grads: the gradients.
-            trainable_variables: the parameters that they are the gradients of. PyTorch's and
-                PaddlePaddle's parameters hold their gradients, and take over these; in other
-                frameworks they are the optimizer's, in its order.
+            trainable_variables: the parameters of the gradients. PyTorch's and PaddlePaddle's
+                parameters hold their gradients, and get these. Other frameworks do not need them:
+                there the gradients are for the optimizer's parameters, in its order.
 
         Raises:
             TypeError: without parameters where they are needed.
@@ -127,7 +127,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         self.apply(grads, trainable_variables)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments, but for the inner optimizer, which is not Keras' to save."""
+        """Return the arguments without the inner optimizer, which Keras cannot save."""
         return {
             "name": self.name,
             "initial_scale": self.initial_scale,
@@ -146,7 +146,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
             custom_objects: classes by name, for Keras to find the inner optimizer's.
 
         Raises:
-            ValueError: where there is no inner optimizer, and for arguments that are none.
+            ValueError: where there is no inner optimizer, and for unknown arguments.
             TypeError: where it is no optimizer.
         """
         keras = framework_in_use("keras")
@@ -169,7 +169,7 @@ class LossScaleOptimizer(metaclass=KerasOwn):
         return self.scaler.state_dict("keras")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a saved state; see `unamp.GradScaler.load_state_dict`."""
+        """Load a saved state; see `unamp.GradScaler.load_state_dict`."""
         self.scaler.load_state_dict(state_dict)
 
     def _hold(self, grads: Iterable[Tensor], trainable_variables: Iterable[Tensor] | None) -> None:

@@ -16,7 +16,7 @@ _DTYPES = frozenset(
 
 
 class KerasOwn(type):
-    """The class of classes that have Keras' own objects of the same name among their instances."""
+    """The metaclass of classes that count Keras' own objects of the same name as instances."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         keras = framework_in_use("keras")
@@ -25,7 +25,7 @@ class KerasOwn(type):
 
 
 class DTypePolicy(metaclass=KerasOwn):
-    """`keras.DTypePolicy`. Where Keras is imported, what is made is Keras' own.
+    """`keras.DTypePolicy`. Where Keras is imported, the class returns Keras' own.
 
     Args:
         name: ``"mixed_float16"``, ``"mixed_bfloat16"`` or a dtype's name; None: the global one's.
@@ -36,7 +36,7 @@ class DTypePolicy(metaclass=KerasOwn):
     """
 
     def __new__(cls, name: str | None = None) -> Any:
-        """Return Keras' own, or a new policy."""
+        """Return Keras' own policy, or a new one of this class."""
         keras = framework_in_use("keras")
         return super().__new__(cls) if keras is None else keras.mixed_precision.DTypePolicy(name)
 
@@ -65,7 +65,7 @@ class DTypePolicy(metaclass=KerasOwn):
         return None
 
     def get_config(self) -> dict[str, str]:
-        """Return the arguments of which `from_config` makes an equal policy."""
+        """Return the arguments from which `from_config` makes an equal policy."""
         return {"name": self._name}
 
     @classmethod
@@ -96,13 +96,13 @@ def set_dtype_policy(policy: Any) -> None:
         policy: a policy or its name.
 
     Raises:
-        TypeError, ValueError: for what is none.
+        TypeError, ValueError: for a value that is no policy.
         NotExpressible: for a policy other than ``"float32"`` where Keras is not imported: nothing
             else has a global policy.
     """
     keras = framework_in_use("keras")
     if keras is not None:
-        # A policy that was made before Keras was imported is none of Keras'.
+        # A policy that was made before Keras was imported is no object of Keras'.
         keras.mixed_precision.set_dtype_policy(
             policy.name if type(policy) is DTypePolicy else policy
         )

@@ -10,7 +10,7 @@ from unamp.dialects.mindspore._scalers import check_count
 class LossScaleManager:
     """The methods of a manager.
 
-    MindSpore's own managers are understood too, by the values that they return.
+    `build_train_network` takes MindSpore's own managers, too: it reads the values that they return.
     """
 
     def get_loss_scale(self) -> Any:
@@ -54,9 +54,9 @@ class DynamicLossScaleManager(LossScaleManager):
 
     Args:
         init_loss_scale: the scale to start with, at least 1.
-        scale_factor: what it is multiplied by after `scale_window` finite steps in a row, and
-            divided by after an overflow.
-        scale_window: see there.
+        scale_factor: the factor of the scale after `scale_window` finite steps in a row, and its
+            divisor after an overflow.
+        scale_window: see `scale_factor`.
 
     Raises:
         ValueError: for bad arguments.
@@ -78,7 +78,7 @@ class DynamicLossScaleManager(LossScaleManager):
         self.last_overflow_iter = 0
 
     def get_loss_scale(self) -> float:
-        """Return the scale of this moment, unless a train network has taken it over."""
+        """Return the current scale, unless a train network has taken it over."""
         return self.loss_scale
 
     def update_loss_scale(self, overflow: bool) -> None:
@@ -91,5 +91,5 @@ class DynamicLossScaleManager(LossScaleManager):
         self.cur_iter += 1
 
     def get_drop_overflow_update(self) -> bool:
-        """Return True: a scale can move only where overflows are noticed."""
+        """Return True: a scale can be adjusted only where overflows are noticed."""
         return True

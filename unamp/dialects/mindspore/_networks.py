@@ -1,6 +1,6 @@
 """Networks under MindSpore's lists: `auto_mixed_precision`, `custom_mixed_precision` and the lists.
 
-As MindSpore's own, they convert the given network; what they return has the same parameters.
+As MindSpore's own, they convert the given network; the one that they return has its parameters.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def auto_mixed_precision(
 ) -> Any:
     """Convert a network to MindSpore's lists and return one whose results are float32.
 
-    See `unamp.auto_mixed_precision`. As in MindSpore, the network itself computes under the lists
-    from now on, called by whoever holds it. At O2 and O3 its results are low then, and only those
-    of the network that is returned are float32.
+    See `unamp.auto_mixed_precision`. As in MindSpore, the given network itself computes under the
+    lists from now on, wherever it is called. At O2 and O3 its own results are low then; only those
+    of the returned network are float32.
 
     Args:
         network: a network of a framework that is imported; at the level ``"auto"`` a function, too.
@@ -40,14 +40,14 @@ def auto_mixed_precision(
 
     Returns:
         At O1, O2 and O3 a second network with the same parameters; at O0 and ``"auto"`` the network
-        itself; of a function a second one. JAX's modules are values: there what is returned is all
-        that is converted.
+        itself; for a function, a second function. JAX's modules are values: there the returned
+        network alone is converted.
 
     Raises:
         TypeError: where ``network`` is no network.
         ValueError: for another level or dtype.
-        NotExpressible: for a network that cannot be converted where it is (generated code, a
-            forward put on the instance).
+        NotExpressible: for a network that cannot be converted in place (generated code, a forward
+            put on the instance).
     """
     if amp_level == "auto":
         return _auto(network, dtype)
@@ -90,14 +90,14 @@ def custom_mixed_precision(
     black_list: list[Any] | None = None,
     dtype: object = "float16",
 ) -> Any:
-    """Convert a network to a list of one's own and return one whose results are float32.
+    """Convert a network to a list of your own and return one whose results are float32.
 
     It converts as `auto_mixed_precision` does.
 
     Args:
         network: a network of a framework that is imported.
         white_list: the operations that run low; their results are cast back to float32 at once.
-            What MindSpore's own list has and this one has not runs in float32.
+            Operations that are on MindSpore's own list and not on this one run in float32.
         black_list: the operations that run in float32; everything else runs low.
         dtype: ``"float16"`` or ``"bfloat16"``, or a framework's own.
 
@@ -105,8 +105,8 @@ def custom_mixed_precision(
     must be given.
 
     Raises:
-        TypeError: where ``network`` is no network, or a list is none.
-        ValueError: for another dtype, an entry that nobody knows, and with no list or two.
+        TypeError: where ``network`` is no network, or ``white_list`` or ``black_list`` no list.
+        ValueError: for another dtype, an unknown entry, and with no list or two.
     """
     _check_network(network, "The network type should be Cell")
     if (white_list is None) is (black_list is None):

@@ -21,7 +21,7 @@ def all_finite(inputs: Any) -> Any:
         A boolean tensor of the tensors' framework.
 
     Raises:
-        TypeError: for what is no tensor.
+        TypeError: for a value that is no tensor.
     """
     given = inputs if isinstance(inputs, (tuple, list)) else [inputs]
     tensors = [each for each in given if each is not None]
@@ -57,11 +57,11 @@ class Scaling(LossScaler):
     """
 
     _state: LossScale
-    #: What holds the scale once a compiled graph does: an adapter's, with `read` and `write`.
+    #: An adapter's object, with `read` and `write`, for the scale once a compiled graph holds it.
     in_graphs: Any = None
 
     def __init__(self, state: LossScale) -> None:
-        # now: MindSpore's adapter must be there when a graph with the scaler in it is compiled
+        # loads MindSpore's adapter, which must be there before a graph with the scaler is compiled
         adapters_in_use()
         self._state = state
 
@@ -114,9 +114,9 @@ class DynamicLossScaler(Scaling):
 
     Args:
         scale_value: the scale to start with, at least 1.
-        scale_factor: what the scale is multiplied by after `scale_window` finite steps in a row,
-            and divided by after one that was not; it never falls below 1.
-        scale_window: see there.
+        scale_factor: the factor of the scale after `scale_window` finite steps in a row, and its
+            divisor after an overflow; the scale never falls below 1.
+        scale_window: see `scale_factor`.
 
     Raises:
         TypeError, ValueError: for bad arguments.
@@ -157,10 +157,10 @@ class DynamicLossScaler(Scaling):
         self._loss_scale = self._loss_scale._replace(growth_tracker=value).checked()
 
     def adjust(self, grads_finite: Any) -> bool:
-        """Move the scale.
+        """Adjust the scale.
 
         Args:
-            grads_finite: what `all_finite` answered: a boolean tensor, or a bool.
+            grads_finite: the answer of `all_finite`: a boolean tensor, or a bool.
 
         Returns:
             Whether the gradients were finite.
@@ -177,10 +177,10 @@ class DynamicLossScaler(Scaling):
         return self._loss_scale.state("mindspore")
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a saved state, in any of the forms of `unamp.GradScaler.state_dict`.
+        """Load a saved state, in any of the forms of `unamp.GradScaler.state_dict`.
 
         Raises:
-            TypeError, ValueError: for what is not a scaler's state.
+            TypeError, ValueError: for a value that is no scaler's state.
         """
         self._loss_scale = self._loss_scale.restored(state_dict)
 

@@ -37,8 +37,8 @@ def build_train_network(
     Args:
         network: a network of a framework that is imported.
         optimizer: an optimizer of the same framework, made for the network's parameters.
-        loss_fn: called with the network's output and the label, both in float32 (one of Keras'
-            losses: with the label first, as those are); None: the network returns the loss.
+        loss_fn: called with the network's output and the label, both in float32 (a loss of Keras
+            gets the label first, as those do); None: the network returns the loss.
         level: as for `auto_mixed_precision`. O2 scales the loss with a `DynamicLossScaleManager`,
             the others do not.
         boost_level: ``"O0"``; the others are MindSpore's own.
@@ -86,8 +86,8 @@ class TrainNetwork:
     Attributes:
         network: the network that was given, whose parameters are trained.
         optimizer: the optimizer.
-        scaler: the `unamp.GradScaler`, to save its state and to count what was skipped. It is
-            disabled without a manager.
+        scaler: the `unamp.GradScaler`, to save its state and to count skipped steps. It is disabled
+            without a manager.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TrainNetwork:
             None if manager is None or self._skips else float(manager.get_loss_scale())
         )
         self._adapter = adapter
-        # in a tuple: no part of the cell, which has the network
+        # in a tuple, so that it is no part of the cell, which has the network already
         self._low_network = (auto_mixed_precision(network, level),)
         self._loss_fn: Function | None = loss_fn
 
@@ -143,7 +143,7 @@ class TrainNetwork:
             return self._adapter.scale_loss(loss, self._fixed_scale), loss
 
     def _loss(self, inputs: tuple[object, ...]) -> Tensor:
-        # Keras says with each call whether it is training.
+        # Keras is told at each call whether it is training.
         mode = {"training": True} if hasattr(self.network, "trainable_variables") else {}
         if self._loss_fn is None:
             return self._low(*inputs, **mode)
@@ -209,7 +209,7 @@ def _scaler(manager: Any) -> tuple[unamp.GradScaler, bool]:
 
 
 def _effective(level: str, options: dict[str, object]) -> str:
-    """Return the level that comes of a level and what overrides it."""
+    """Return the level that results from a level and the options that override it."""
     low = "O3" if not options.get("keep_batchnorm_fp32", level == "O2") else "O2"
     usual = "float16" if level in ("O2", "O3") else "float32"
     wanted = dtype_name(options.get("cast_model_type", usual))

@@ -1,13 +1,12 @@
 """`mindspore.amp` for every framework.
 
-What is different from MindSpore's own:
+Differences from MindSpore's own:
 
-- A network is not changed: a second one is returned, with the same parameters (see
-  `unamp.auto_mixed_precision`).
-- The level ``"auto"`` returns a second network, too, where MindSpore's own changes the one it is
-  given. The boost levels are MindSpore's alone.
-- `DynamicLossScaler.adjust` answers whether the gradients were finite, where MindSpore's answers
-  True whatever happened.
+- JAX's modules are values: there a network that is given is not changed, and the returned one alone
+  is converted.
+- The boost levels are MindSpore's alone.
+- `DynamicLossScaler.adjust` returns whether the gradients were finite, where MindSpore's returns
+  True in every case.
 - `all_finite` takes bfloat16, and scalers and `build_train_network` work on the CPU in every mode
   of scaling.
 - The scale is a Python number. `all_finite` and the loss scalers can be part of a compiled graph

@@ -23,8 +23,8 @@ class GradScaler(unamp.scaling.GradScaler):
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: see `unamp.GradScaler`.
 
     Raises:
-        TypeError: for a number as the device, which torch takes for one in silence, and keeps the
-            usual scale.
+        TypeError: for a number as the device, which torch accepts in silence, and then scales by
+            the default.
         AssertionError: for factors on the wrong side of 1; later, for calls in a wrong order.
 
     Semantics: https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler
@@ -88,12 +88,12 @@ class GradScaler(unamp.scaling.GradScaler):
         """See `unamp.GradScaler.step`.
 
         Returns:
-            What the optimizer's step returns; None where it was skipped.
+            The result of the optimizer's step; None where it was skipped.
 
         Raises:
             AssertionError: where no loss has been scaled, or there are no gradients.
-            RuntimeError: a second time before `update`, or with a closure, by position too, which
-                torch's takes in silence.
+            RuntimeError: for a second call before `update`, or with a closure, also one by
+                position, which torch accepts in silence.
         """
         if self._enabled:
             self._check_begun("step")

@@ -1,7 +1,7 @@
 """The functions of the networks on NumPy arrays, each with its pullback; see `tape`.
 
-They compute in the dtype of their arguments. Every product of matrices, which is where sums are
-long, is one of `product`.
+They compute in the dtype of their arguments. Every product of matrices, where sums are long, is
+computed by `product`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def div(a: Array, b: Array) -> Valued:
 
 
 def _narrowed(dy: Array, a: Array) -> Array:
-    """Return the cotangent of what was broadcast: summed over the axes along which it was."""
+    """Return the cotangent of a broadcast array: the sum over the axes of the broadcast."""
     dy = dy.sum(tuple(range(dy.ndim - a.ndim)))
     found: Array = dy.sum(
         tuple(n for n in range(a.ndim) if a.shape[n] < dy.shape[n]), keepdims=True
@@ -100,7 +100,7 @@ def exp(a: Array) -> Valued:
 
 
 def sqrt(a: Array, *, epsilon: float) -> Valued:
-    """Return the square root of the input and a little more."""
+    """Return the square root of the input plus `epsilon`."""
     y = np.sqrt(a + epsilon)
     return y, lambda dy: (0.5 * dy / y,)
 
@@ -146,7 +146,7 @@ def permute(a: Array, *, dims: Sequence[int]) -> Valued:
 
 
 def select(a: Array, *, dim: int, index: int | slice) -> Valued:
-    """Return a part along an axis; the axis is gone where the part is one number's."""
+    """Return a part along an axis; the axis is gone where the index is one number."""
     place = (slice(None),) * dim + (index,)
 
     def pull(dy: Array) -> tuple[Array]:
@@ -256,9 +256,9 @@ def _spread(dy: Array, w: Array, stride: int, padding: int, shape: Sequence[int]
 def _patches(
     x: Array, kernel: Sequence[int], stride: int, padding: int
 ) -> tuple[Array, tuple[int, int, int]]:
-    """Return the windows that a kernel sees, a row a place.
+    """Return the windows that a kernel sees, one in each row.
 
-    Beside them the counts of images, rows and columns.
+    Return also the counts of images, rows and columns.
     """
     padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, tuple(kernel), (2, 3))[
@@ -269,7 +269,7 @@ def _patches(
 
 
 def max_pool2d(x: Array, *, size: int) -> Valued:
-    """Return the largest of each square; of several the first has the gradient."""
+    """Return the largest of each square; of equal ones the first has the gradient."""
     squares = _squares(x, size)
     chosen = squares.argmax(-1)[..., None]
 
@@ -320,7 +320,7 @@ def mean(a: Array, *, axes: tuple[int, ...]) -> Valued:
 
 
 def shifted(a: Array) -> Valued:
-    """Return the input less the largest along the last axis, which softmax does not see."""
+    """Return the input minus the largest along the last axis, which changes no softmax."""
     return a - a.max(-1, keepdims=True), lambda dy: (dy,)
 
 

@@ -35,9 +35,9 @@ class NumpyOperations:
     """The networks' operations, in the dtype of the arrays; see `unamp.adapter.Operations`.
 
     Args:
-        change: what becomes of every given tensor, every result of an operation, and every
-            cotangent of either; nothing unless said. Operations that keep their meaning change
-            nothing.
+        change: changes every given tensor, every result of an operation, and every cotangent of
+            either; by default nothing. Results of operations that keep their meaning stay as they
+            are.
         unbiased: whether running variances are those of a sample (divided by ``n - 1``).
     """
 
@@ -136,7 +136,7 @@ class NumpyOperations:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Run one layer in one direction.
 
-        A step's state is a result like any other; what is inside a step is not.
+        A step's state is changed like any other result; values inside a step are not.
         """
         w_ih, w_hh, b_ih, b_hh = weights
         h, c = (apply(partial(fn.select, dim=0, index=0), state) for state in (h, c))
@@ -159,8 +159,8 @@ class NumpyOperations:
         return apply(fn.cat, *outputs, dim=0), h, c
 
 
-#: The operations that several functions make up: their sums, and the states between their steps,
-#: are results too.
+#: The operations that are made of several functions: their sums, and the states between their
+#: steps, are changed like results, too.
 _COMPOSED = frozenset({"batch_norm", "layer_norm", "lstm", "softmax"})
 
 _GATES = (fn.sigmoid, fn.sigmoid, fn.tanh, fn.sigmoid)
@@ -180,8 +180,8 @@ def _plain(function: Function) -> Callable[..., Tensor]:
     return lambda call, *tensors, **attributes: call(function, *tensors, **attributes)
 
 
-#: In the canonical signatures; what comes first is `apply`, with the change of the operation's
-#: results.
+#: The operations in their canonical signatures, after a first argument: `apply`, with the change of
+#: the operation's results.
 _OPERATIONS: Mapping[str, Callable[..., Tensor]] = {
     "add": _plain(fn.add),
     "avg_pool2d": lambda call, x, size: call(fn.avg_pool2d, x, size=size),

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Pullback = Callable[[Array], Sequence[Array | None]]
 Function = Callable[..., tuple[Array, Pullback]]
 
-#: What becomes of every result, and of every cotangent: rounding, say.
+#: Changes every result and every cotangent: it may round them.
 Change = Callable[[Array], Array]
 
 _numbers = count()
@@ -38,9 +38,9 @@ class Tensor:
     Attributes:
         array: the values.
         number: larger than that of every tensor that it was computed from.
-        sources, pull: the tensors that it was computed from, and what gives their cotangents; a
-            leaf has neither.
-        change: what becomes of its cotangent before it is pulled back.
+        sources, pull: the tensors that it was computed from, and the pullback to their cotangents;
+            a leaf has neither.
+        change: changes its cotangent before that is pulled back.
     """
 
     array: Array
@@ -56,9 +56,9 @@ class Tensor:
 
 
 def leaf(array: Array, change: Change = same) -> Tensor:
-    """Return a given tensor.
+    """Return a tensor that is given, and not computed.
 
-    With `change`, it is not exactly the given one, nor is its gradient exactly its own.
+    `change` changes its array, and its gradient, too.
     """
     return Tensor(change(array), next(_numbers), change=change)
 
@@ -69,7 +69,7 @@ def apply(function: Function, *tensors: Tensor, change: Change = same, **attribu
     Args:
         function: see the module.
         tensors: its arguments.
-        change: what becomes of the result, and of its cotangent.
+        change: changes the result and its cotangent.
         attributes: further arguments, which have no gradient.
     """
     value, pull = function(*(tensor.array for tensor in tensors), **attributes)

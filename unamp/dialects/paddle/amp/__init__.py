@@ -1,11 +1,11 @@
 """`paddle.amp` for every framework.
 
-What is different from Paddle's own:
+Differences from Paddle's own:
 
 - It takes effect on the CPU too.
-- Bad arguments of a region raise where it is made, not where it is opened, and so do names of
-  operations that nobody knows.
-- A scaler goes on scaling in bfloat16, where Paddle's switches itself off.
+- Bad arguments of a region, and unknown operations among them, raise where it is made, not where it
+  is opened.
+- A scaler also scales in bfloat16, where Paddle's switches itself off.
 - `debugging` counts and checks the operations of unamp's vocabulary, in the forward pass. Its
   counts are data, too, its files are traces, and `check_numerics` takes Paddle's tensors alone.
 

@@ -48,7 +48,7 @@ def decorate(
 
     Raises:
         ValueError: for a level other than O1 and O2, for another dtype, and as `unamp.decorate`.
-        TypeError: for what is no network, optimizer or layer of one imported framework.
+        TypeError: for a value that is no network, optimizer or layer of one imported framework.
     """
     if level not in ("O1", "O2"):
         raise ValueError(
@@ -71,7 +71,7 @@ def _listed(value: object) -> list[object]:
 def _norms(models: object) -> list[type]:
     """Return the classes of `_NORMS` in the models' framework.
 
-    It returns none for what is no model, which `unamp.decorate` reports.
+    Empty for anything but models, which `unamp.decorate` reports.
     """
     adapter = next((found for model in _listed(models) if (found := owner(model, "network"))), None)
     module, names = _NORMS.get(adapter.framework, ("", ())) if adapter else ("", ())

@@ -27,7 +27,7 @@ _state = _ThreadState()
 def enable_operator_stats_collection() -> None:
     """Start to count this thread's operations by the dtypes that they compute in.
 
-    Earlier counts are forgotten. Counted is what `unamp.trace` records: every operation that
+    Earlier counts are forgotten. It counts what `unamp.trace` records: every operation that
     computes, under its canonical name, but no casts.
     """
     _stop()
@@ -54,7 +54,7 @@ def disable_operator_stats_collection() -> OperatorStats:
 def collect_operator_stats() -> Iterator[OperatorStats]:
     """Count the operations inside and print the table at the end.
 
-    ``as stats`` holds the counts as data from then on.
+    After that, ``as stats`` holds the counts as data.
     """
     stats: OperatorStats = {}
     enable_operator_stats_collection()

@@ -17,14 +17,14 @@ class AmpScaler(unamp.scaling.GradScaler):
     Args:
         enable: False makes it do nothing.
         init_loss_scaling: the scale to start with.
-        incr_ratio: what the scale is multiplied by after `incr_every_n_steps` updates in a row
-            without an overflow.
+        incr_ratio: the factor of the scale after `incr_every_n_steps` updates in a row without an
+            overflow.
         decr_ratio: its factor after `decr_every_n_nan_or_inf` updates in a row with an overflow.
-        incr_every_n_steps, decr_every_n_nan_or_inf: see there.
+        incr_every_n_steps, decr_every_n_nan_or_inf: see the ratios.
         use_dynamic_loss_scaling: False keeps the scale where it is.
 
     Raises:
-        TypeError: for an `enable` that is no bool: a scale in its place would be lost.
+        TypeError: for an `enable` that is no bool: a scale given in its place would be lost.
         AssertionError: for ratios on the wrong side of 1.
 
     Semantics:
@@ -62,19 +62,19 @@ class AmpScaler(unamp.scaling.GradScaler):
         return super().scale(var)
 
     def is_enable(self) -> bool:
-        """Return whether it does anything."""
+        """Return whether the scaler is enabled; a disabled one does nothing."""
         return self.is_enabled()
 
     def is_use_dynamic_loss_scaling(self) -> bool:
-        """Return whether the scale moves."""
+        """Return whether the scale is adjusted after steps."""
         return self._enabled and self._loss_scale.dynamic
 
     def get_init_loss_scaling(self) -> float:
-        """Return the scale that it started with, or was last given."""
+        """Return the scale that the scaler started with, or that was last set or loaded."""
         return self._init_loss_scaling
 
     def set_init_loss_scaling(self, new_init_loss_scaling: float) -> None:
-        """Go on with another scale."""
+        """Set the scale."""
         self._set(scale=new_init_loss_scaling)
         self._init_loss_scaling = new_init_loss_scaling
 
@@ -161,7 +161,7 @@ class GradScaler(AmpScaler):
         )
 
     def step(self, optimizer: Any) -> None:  # type: ignore[override]
-        """See `unamp.GradScaler.step`; like Paddle's it returns nothing. `skipped` counts."""
+        """See `unamp.GradScaler.step`; as Paddle's, it returns nothing. `skipped` counts skips."""
         super().step(optimizer)
 
     def update(self) -> None:  # type: ignore[override]
@@ -179,7 +179,7 @@ def _check_ratio(name: str, rule: str, kept: bool) -> None:
 
 
 def _check_enable(enable: object) -> None:
-    # NumPy's own truth values have another class, and know no other value.
+    # NumPy's own booleans are of another class, and safe: they hold nothing but True and False.
     if type(enable).__name__ not in ("bool", "bool_"):
         raise TypeError(
             f"enable must be True or False, not {shortened(enable)}: the first argument switches "

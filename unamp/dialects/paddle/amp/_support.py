@@ -21,7 +21,7 @@ def is_float16_supported(device: str | None = None) -> bool:
 
 
 def is_bfloat16_supported(device: str | None = None) -> bool:
-    """Return whether a device computes in bfloat16 by itself; see `is_float16_supported`."""
+    """Return whether a device computes in bfloat16 natively; see `is_float16_supported`."""
     return _supported(device, "bfloat16")
 
 

@@ -25,7 +25,7 @@ from unamp.lists import operation_name
 
 
 class DebugMode(Enum):
-    """How much is told of results, and whether the program goes on."""
+    """The results that are reported, and whether the program goes on."""
 
     CHECK_NAN_INF_AND_ABORT = 0
     CHECK_NAN_INF = 1
@@ -43,12 +43,12 @@ class TensorCheckerConfig:
             prints only.
         checked_op_list: the operations to check, by any spelling; None is every one.
         skipped_op_list: operations to leave out.
-        debug_step: the first step that is checked and the first that is not any more; a step is a
-            call of `enable_tensor_checker`.
+        debug_step: the first step that is checked, and the first one after that which is not; a
+            step is a call of `enable_tensor_checker`.
         stack_height_limit: has no effect: the error that aborts is raised at the operation's call.
 
     Raises:
-        ValueError: for lists that are none, and operations and modes that are unknown.
+        ValueError: for a value that is no list or tuple, and for unknown operations and modes.
         AssertionError: for a `debug_step` other than two growing numbers.
     """
 
@@ -110,7 +110,7 @@ class TensorCheckerConfig:
 
 
 class _Checking(unamp.Trace):
-    """A trace that says at once what it finds."""
+    """A trace that reports each result at once."""
 
     _numbers = itertools.count()
 
@@ -195,7 +195,7 @@ _LARGEST = PRECISIONS["float16"].largest
 
 
 def _tell(record: OpRecord, mode: DebugMode) -> None:
-    """Print the verdict about a result, and raise where it is to stop the program."""
+    """Print the verdict about a result, and raise an error where it must stop the program."""
     values = record.values
     if values is None:
         return

@@ -26,7 +26,7 @@ class Watch(Generic[TraceT]):
         """Close the trace and return it.
 
         Raises:
-            RuntimeError: in another region than that in which it was opened; it stays open.
+            RuntimeError: in another region than that in which it was opened; the trace stays open.
         """
         if self._within != (open_regions(), innermost_region()):
             raise RuntimeError(

@@ -1,7 +1,7 @@
 """`paddle.amp.debugging`: how often each operation ran, by dtype, and where a result is not finite.
 
-See `unamp.trace` for more: what is counted and checked is what it records, in the forward pass. In
-Paddle's words:
+The operations that `unamp.trace` records are counted and checked, in the forward pass; a trace
+tells more. Paddle's page:
 https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/Overview_en.html
 """
 
@@ -71,9 +71,9 @@ def compare_accuracy(
 
     Args:
         dump_path: the `output_dir` of one run, in float32, say.
-        another_dump_path: that of the other.
+        another_dump_path: the `output_dir` of the other run.
         output_filename: the file to write, as text; Paddle's writes a workbook.
-        loss_scale: has no effect: there are no gradients in it.
+        loss_scale: has no effect: the traces hold no gradients.
         dump_all_tensors: must be False, as in Paddle.
 
     Raises:

@@ -1,13 +1,13 @@
 """`torch.amp` for every framework.
 
-What is different from torch's own:
+Differences from torch's own:
 
-- Devices are ``"cpu"`` and ``"cuda"``, whichever framework the tensors are of, and on torch's
-  tensors every device for which torch has an autocast; dtypes may be strings and every framework's.
+- Devices are ``"cpu"`` and ``"cuda"`` for every framework's tensors, and for torch's tensors every
+  device for which torch has an autocast. A dtype may be a string or any framework's object.
 - On torch's tensors a region is torch's own autocast (the preset ``native``, which is ``torch-mps``
   for ``"mps"`` and ``torch-cuda`` for ``"xpu"``); on others it follows the same lists (the presets
   ``torch-cpu`` and ``torch-cuda``).
-- Errors that torch finds out late, or not at all, come at once.
+- Errors that torch raises late, or not at all, are raised at once.
 
 Semantics: https://docs.pytorch.org/docs/stable/amp.html (torch 2.13)
 """
@@ -36,7 +36,7 @@ __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd", "is_autocast_av
 
 _DEVICES = {"cpu": "cpu", "cuda": "gpu"}  # torch's word, and ours
 
-#: What torch knows as devices beside them.
+#: The other devices that torch knows.
 _OTHER_DEVICES = frozenset(
     (
         "ipu xpu mkldnn opengl opencl ideep hip ve fpga maia xla lazy vulkan mps meta hpu mtia "
@@ -48,10 +48,10 @@ _OTHER_DEVICES = frozenset(
 def is_autocast_available(device_type: str) -> bool:
     """Return whether `autocast` takes a device.
 
-    It takes ``"cpu"``, ``"cuda"`` and, where torch is imported, those of torch's `autocast`.
+    It takes ``"cpu"``, ``"cuda"`` and, where torch is imported, the devices of torch's `autocast`.
 
     Raises:
-        TypeError: for what is no string.
+        TypeError: for a value that is no string.
         RuntimeError: for a string that is no device of torch's.
     """
     if not isinstance(device_type, str):
@@ -230,7 +230,7 @@ def _settings(
     )
     if enabled and missing:
         _warn(f"{kind.upper()} is not available. Disabling autocast.")
-    # only CUDA's checks no dtype
+    # torch's autocast for CUDA alone checks no dtype
     elif enabled and low not in (POLICY_DTYPES if kind == "cuda" else LOW_DTYPES):
         _warn(
             f"In {kind.upper()} autocast, but the target dtype {dtype} is not supported. "
@@ -246,7 +246,7 @@ def _settings(
 
 
 def _torch() -> Any:
-    """Return torch where it is imported."""
+    """Return torch where it is imported, else None."""
     return sys.modules.get("torch") if "torch" in _in_use() else None
 
 
