@@ -394,6 +394,15 @@ def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Replacem
     return call
 
 
+@as_replacement
+def in_float32(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for a function that no rule reaches, and that is given no low numbers."""
+    if CONTEXT.value is None:
+        return original(*args, **kwargs)
+    with CONTEXT(None):
+        return original(*mapped(cast, FLOAT32, args), **mapped(cast, FLOAT32, kwargs))
+
+
 def code_patch(function: types.FunctionType, replacement: Replacement) -> CodePatch:
     """Return a patch whose code has the function's own signature.
 

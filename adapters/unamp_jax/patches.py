@@ -9,6 +9,7 @@ before the first region.
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,11 +35,11 @@ from unamp_jax import (
     sparse_rules,
     training,
 )
-from unamp_jax.composites import code_patch, drawing
+from unamp_jax.composites import code_patch, drawing, in_float32
 from unamp_jax.facts import facts
 from unamp_jax.finding import hook, innermost, patches_of, with_rules
 from unamp_jax.networks import is_layer
-from unamp_jax.spellings import DYNAMIC_SCALE, PALLAS, SPARSE, libraries
+from unamp_jax.spellings import DYNAMIC_SCALE, PALLAS, SPARSE, STATS, libraries
 from unamp_jax.state import thread
 
 # --- their life -----------------------------------------------------------------------------------
@@ -159,6 +160,8 @@ def _of_library(library: str) -> PatchGroup:
     if library == SPARSE:
         sparse_rules.teach()
         return PatchGroup([])
+    if library == STATS:
+        return PatchGroup(code_patch(function, in_float32) for function in _densities())
     functions = patches_of(library)
     draws = _drawn() if library == "jax" else ()
     return PatchGroup(
@@ -213,6 +216,21 @@ def _drawn() -> Iterator[Patch]:
         if isinstance(function, types.FunctionType) and function not in taken:
             taken.add(function)
             yield code_patch(function, drawing(function, parameters))
+
+
+def _densities() -> Iterator[types.FunctionType]:
+    """Yield the functions of JAX's distributions, which say how probable numbers are, each once.
+
+    Low fractions do not add up to 1 in float32: of those Dirichlet's would say that they are
+    impossible.
+    """
+    modules = [
+        each
+        for name, each in vars(sys.modules[STATS]).items()
+        if inspect.ismodule(each) and name != "dirichlet"
+    ]
+    found = (innermost(each) for module in modules for each in vars(module).values())
+    yield from dict.fromkeys(each for each in found if isinstance(each, types.FunctionType))
 
 
 @cache
