@@ -114,6 +114,14 @@ _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]
         ("equinox._ad", "_ClosureConvert.__call__", equal_dtypes.converted_closure),
         ("equinox.nn._stateful", "State.set", equal_dtypes.state_set),
     ),
+    "lineax": tuple(
+        ("lineax", f"{kind}LinearOperator.__init__", equal_dtypes.solving(1))
+        for kind in ("Function", "Jacobian")
+    ),
+    "optimistix": tuple(
+        ("optimistix", name, equal_dtypes.solving(0))
+        for name in ("fixed_point", "least_squares", "minimise", "root_find")
+    ),
 }
 
 

@@ -41,6 +41,8 @@ _LIBRARIES = (
     "haiku",
     "keras",
     "numpyro",
+    "lineax",
+    "optimistix",
 )
 
 
