@@ -74,6 +74,8 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.numpy.array_methods", "_IndexUpdateRef.divide", equal_dtypes.whole_update),
     ("jax._src.numpy.array_methods", "_IndexUpdateRef.power", equal_dtypes.whole_update),
     ("jax._src.flatten_util", "_unravel_list", equal_dtypes.unraveled),
+    # What parameters are laid out in has their dtype, and so have those that come back.
+    ("jax.flatten_util", "ravel_pytree", runs_without_policy(thread)),
     # A backward pass runs in the dtypes of its forward.
     ("jax._src.interpreters.ad", "backward_pass3", runs_without_policy(thread)),
     ("jax._src.interpreters.ad", "backward_pass", runs_without_policy(thread)),
