@@ -394,6 +394,15 @@ def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Replacem
     return call
 
 
+@as_replacement
+def in_float32(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function with no policy in force, and with float32 arguments for low ones."""
+    if CONTEXT.value is None:
+        return original(*args, **kwargs)
+    with CONTEXT(None):
+        return original(*mapped(cast, FLOAT32, args), **mapped(cast, FLOAT32, kwargs))
+
+
 def code_patch(function: types.FunctionType, replacement: Replacement) -> CodePatch:
     """Return a patch whose code has the function's own signature.
 

@@ -10,11 +10,12 @@ import jax
 
 from unamp._function_types import Function
 from unamp.adapter.patching import find
+from unamp.adapter.replacing import Replacement, as_replacement
 from unamp.adapter.state import in_regions
-from unamp_jax.casting import Form, cast, form_of, in_form
+from unamp_jax.casting import Form, cast, eligible_dtypes, form_of, in_form
 from unamp_jax.control_flow import ending, widest, wrapped
 from unamp_jax.observing import follow_parameters
-from unamp_jax.state import CONTEXT, ELIGIBLE, PyTree, thread
+from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, PyTree, thread
 
 if TYPE_CHECKING:
     import equinox
@@ -173,6 +174,35 @@ def converted_closure(
     """Call a function of `equinox.filter_closure_convert` with the dtypes it was converted for."""
     args, kwargs = in_form((args, kwargs), form_of(self.in_struct))
     return original(self, *args, **kwargs)
+
+
+def solving(place: int) -> Replacement:
+    """Return the maker of a solver's replacement, whose function returns float32 for float32.
+
+    A solver refuses results whose dtypes differ from those of the arguments.
+
+    Args:
+        place: the position of the function among the solver's arguments.
+    """
+
+    @as_replacement
+    def call(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+        # an operator is a module, and no policy is in force while it is made
+        plan = thread.made_under if thread.plan is None else thread.plan
+        if plan is None or not callable(args[place]):
+            return original(*args, **kwargs)
+        function = jax.tree_util.Partial(_as_given, args[place])
+        return original(*args[:place], function, *args[place + 1 :], **kwargs)
+
+    return call
+
+
+def _as_given(function: Function, *args: PyTree, **kwargs: PyTree) -> PyTree:
+    result = function(*args, **kwargs)
+    if set(eligible_dtypes(*jax.tree.leaves((args, kwargs)))) != {FLOAT32}:
+        return result
+    with CONTEXT(None):
+        return jax.tree.map(lambda leaf: cast(leaf, FLOAT32), result)
 
 
 @_in_regions

@@ -9,6 +9,7 @@ before the first region.
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,11 +35,11 @@ from unamp_jax import (
     sparse_rules,
     training,
 )
-from unamp_jax.composites import code_patch, drawing
+from unamp_jax.composites import code_patch, drawing, in_float32
 from unamp_jax.facts import facts
 from unamp_jax.finding import hook, innermost, patches_of, with_rules
 from unamp_jax.networks import is_layer
-from unamp_jax.spellings import DYNAMIC_SCALE, PALLAS, SPARSE, libraries
+from unamp_jax.spellings import DYNAMIC_SCALE, PALLAS, SPARSE, STATS, libraries
 from unamp_jax.state import thread
 
 # --- their life -----------------------------------------------------------------------------------
@@ -73,6 +74,8 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.numpy.array_methods", "_IndexUpdateRef.divide", equal_dtypes.whole_update),
     ("jax._src.numpy.array_methods", "_IndexUpdateRef.power", equal_dtypes.whole_update),
     ("jax._src.flatten_util", "_unravel_list", equal_dtypes.unraveled),
+    # The vector has the dtype of the parameters, and so have the parameters that come back.
+    ("jax.flatten_util", "ravel_pytree", runs_without_policy(thread)),
     # A backward pass runs in the dtypes of its forward.
     ("jax._src.interpreters.ad", "backward_pass3", runs_without_policy(thread)),
     ("jax._src.interpreters.ad", "backward_pass", runs_without_policy(thread)),
@@ -112,6 +115,14 @@ _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]
         ("equinox._ad", "filter_closure_convert", training.converting),
         ("equinox._ad", "_ClosureConvert.__call__", equal_dtypes.converted_closure),
         ("equinox.nn._stateful", "State.set", equal_dtypes.state_set),
+    ),
+    "lineax": tuple(
+        ("lineax", f"{kind}LinearOperator.__init__", equal_dtypes.solving(1))
+        for kind in ("Function", "Jacobian")
+    ),
+    "optimistix": tuple(
+        ("optimistix", name, equal_dtypes.solving(0))
+        for name in ("fixed_point", "least_squares", "minimise", "root_find")
     ),
 }
 
@@ -159,6 +170,8 @@ def _of_library(library: str) -> PatchGroup:
     if library == SPARSE:
         sparse_rules.teach()
         return PatchGroup([])
+    if library == STATS:
+        return PatchGroup(code_patch(function, in_float32) for function in _densities())
     functions = patches_of(library)
     draws = _drawn() if library == "jax" else ()
     return PatchGroup(
@@ -213,6 +226,20 @@ def _drawn() -> Iterator[Patch]:
         if isinstance(function, types.FunctionType) and function not in taken:
             taken.add(function)
             yield code_patch(function, drawing(function, parameters))
+
+
+def _densities() -> Iterator[types.FunctionType]:
+    """Yield the functions of `jax.scipy.stats` that compute probabilities, each once.
+
+    Dirichlet's are left out: low fractions do not add up to 1 in float32, and would be impossible.
+    """
+    modules = [
+        each
+        for name, each in vars(sys.modules[STATS]).items()
+        if inspect.ismodule(each) and name != "dirichlet"
+    ]
+    found = (innermost(each) for module in modules for each in vars(module).values())
+    yield from dict.fromkeys(each for each in found if isinstance(each, types.FunctionType))
 
 
 @cache

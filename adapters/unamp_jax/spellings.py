@@ -26,12 +26,14 @@ KerasObject = Any
 PALLAS = "jax._src.pallas.pallas_call"
 SPARSE = "jax.experimental.sparse.transform"
 DYNAMIC_SCALE = "flax.training.dynamic_scale"
+STATS = "jax.scipy.stats"
 
 #: By the names of their modules.
 _LIBRARIES = (
     PALLAS,
     SPARSE,
     DYNAMIC_SCALE,
+    STATS,
     "flax.linen",
     "flax.nnx",
     "optax",
@@ -39,6 +41,8 @@ _LIBRARIES = (
     "haiku",
     "keras",
     "numpyro",
+    "lineax",
+    "optimistix",
 )
 
 

@@ -13,9 +13,12 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import lineax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optimistix
+import pytest
 from numpyro.infer import SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.optim import SGD
@@ -117,3 +120,79 @@ def test_a_differential_equation_of_diffrax() -> None:
     # The solver adds its slopes up in a product for which it asks the highest precision:
     # that stays float32.
     assert products(lambda: solved(field)) == {("linear", "bfloat16"), ("tensordot", "float32")}
+
+
+#: A contraction by a half, whose numbers bfloat16 holds.
+MATRIX = np.asarray([[0.25, -0.25], [0.125, 0.375]], np.float32)
+VECTOR = np.asarray([1.0, -0.5], np.float32)
+STRUCTURE = jax.ShapeDtypeStruct((2,), jnp.float32)
+
+
+def fixed_point(matrix: jax.Array) -> jax.Array:
+    solver = optimistix.FixedPointIteration(1e-2, 1e-2)
+    found = optimistix.fixed_point(lambda y, _: matrix @ y + VECTOR, solver, jnp.asarray(VECTOR))
+    return found.value
+
+
+def least_squares(matrix: jax.Array) -> jax.Array:
+    solver = optimistix.LevenbergMarquardt(1e-2, 1e-2)
+    found = optimistix.least_squares(
+        lambda y, _: y - matrix @ y - VECTOR, solver, jnp.asarray(VECTOR)
+    )
+    return found.value
+
+
+def linear_solve(matrix: jax.Array) -> jax.Array:
+    operator = lineax.FunctionLinearOperator(lambda y: y - matrix @ y, STRUCTURE)
+    return lineax.linear_solve(operator, jnp.asarray(VECTOR)).value
+
+
+def jacobian_solve(matrix: jax.Array) -> jax.Array:
+    operator = lineax.JacobianLinearOperator(lambda y, _: y - matrix @ y, jnp.asarray(VECTOR))
+    return lineax.linear_solve(operator, jnp.asarray(VECTOR)).value
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize("solve", [fixed_point, least_squares, linear_solve, jacobian_solve])
+def test_solvers_take_functions_that_multiply_low(solve: Any, level: str) -> None:
+    """The solvers are those of optimistix and lineax, which hold dtypes against one another."""
+    matrix = jnp.asarray(MATRIX)
+    exact = np.linalg.solve(np.eye(2) - MATRIX, VECTOR)
+    for run in (solve, jax.jit(solve)):
+        with unamp.autocast(level=level, dtype="bfloat16"):
+            found = run(matrix)
+        assert found.dtype == jnp.float32
+        # The tolerance is 1e-2 of the result and 1e-2; what is left of an error is at most doubled
+        # by the inverse, and roundings are a few hundredths.
+        np.testing.assert_allclose(found, exact, rtol=0.05, atol=0.05)
+        plain = run(matrix)  # no policy is in force
+        np.testing.assert_allclose(plain, exact, rtol=0.03, atol=0.03)
+    assert ("matmul", "bfloat16") in products(lambda: solve(matrix))
+
+
+@pytest.mark.parametrize("solve", [fixed_point, least_squares, linear_solve, jacobian_solve])
+def test_gradients_of_solutions_are_float32(solve: Any) -> None:
+    def total(matrix: jax.Array) -> jax.Array:
+        return solve(matrix).sum()
+
+    exact = jax.grad(total)(jnp.asarray(MATRIX))
+    with unamp.autocast(dtype="bfloat16"):
+        found = jax.grad(total)(jnp.asarray(MATRIX))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, exact, rtol=0.1, atol=0.1)
+
+
+def test_a_solver_traces_its_function_once_for_a_policy() -> None:
+    traced = []
+
+    def function(y: jax.Array, _: object) -> jax.Array:
+        traced.append(y.dtype)
+        return jnp.asarray(MATRIX) @ y + VECTOR
+
+    solver, start = optimistix.FixedPointIteration(1e-2, 1e-2), jnp.asarray(VECTOR)
+    counts = []
+    for _ in range(3):
+        with unamp.autocast(dtype="bfloat16"):
+            optimistix.fixed_point(function, solver, start)
+        counts.append(len(traced))
+    assert counts[0] == counts[1] == counts[2]

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 import equinox as eqx
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -248,3 +249,19 @@ def test_what_has_its_parameters_elsewhere_is_told_what_to_use():
         )
     with pytest.raises(TypeError, match="has no argument 'scale'; it takes init_scale"):
         loss_scaling.init(scale=4.0)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_parameters_in_a_vector_stay_float32(level, compiled):
+    parameters = {"w": jnp.asarray([0.1, 0.2]), "b": jnp.asarray(0.3)}
+
+    def there_and_back(tree):
+        vector, back = jax.flatten_util.ravel_pytree(tree)
+        return vector, back(vector)
+
+    run = jax.jit(there_and_back) if compiled else there_and_back
+    with unamp.autocast(level=level, dtype="bfloat16"):
+        vector, found = run(parameters)
+    assert vector.dtype == jnp.float32
+    jax.tree.map(np.testing.assert_array_equal, found, parameters)

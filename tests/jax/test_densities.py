@@ -1,0 +1,55 @@
+"""How probable numbers are, by JAX's own distributions: float32 at every level, as draws are."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.scipy import stats
+
+import unamp
+
+#: Numbers that bfloat16 and float16 hold.
+X = jnp.asarray([0.25, 0.5, 0.75])
+CALLS = {
+    "norm.logpdf": lambda x: stats.norm.logpdf(40 * x, 0.0, scale=0.125),
+    "norm.ppf": stats.norm.ppf,
+    "beta.logpdf": lambda x: stats.beta.logpdf(x, 2.0, 3.0),
+    "truncnorm.logcdf": lambda x: stats.truncnorm.logcdf(x, -1.0, 1.0),
+    "poisson.logpmf": lambda x: stats.poisson.logpmf(jnp.arange(3), x),
+    "multivariate_normal.logpdf": lambda x: stats.multivariate_normal.logpdf(x, x, jnp.eye(3)),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_density_of_low_numbers_is_that_of_their_float32_values(name, level, compiled):
+    call = jax.jit(CALLS[name]) if compiled else CALLS[name]
+    plain = call(X)
+    with unamp.autocast(level=level, dtype="float16"):
+        for given in (X, X.astype(jnp.float16)):
+            found = call(given)
+            assert found.dtype == jnp.float32
+            # 40 * x and the identity are exact in float16
+            np.testing.assert_array_equal(found, plain)
+
+
+def test_a_density_is_jaxs_own_outside_of_regions_and_in_other_threads():
+    low, found = X.astype(jnp.bfloat16), []
+    with unamp.autocast(level="O2", dtype="bfloat16"):
+        other = threading.Thread(target=lambda: found.append(stats.norm.logpdf(low)))
+        other.start()
+        other.join()
+    found.append(stats.norm.logpdf(low))
+    assert [each.dtype for each in found] == [jnp.bfloat16] * 2
+
+
+def test_low_fractions_are_possible():
+    fractions = jnp.asarray([0.3, 0.2, 0.5], jnp.bfloat16)
+    alpha = jnp.asarray([1.0, 2.0, 3.0])
+    with unamp.autocast(level="O2", dtype="bfloat16"):
+        assert jnp.isfinite(stats.dirichlet.logpdf(fractions, alpha))
