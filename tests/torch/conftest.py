@@ -1,5 +1,4 @@
-"""Fixtures of the torch adapter's tests: no test leaves a region, a patch or another state behind.
-"""
+"""Fixtures of PyTorch's tests: no test leaves a region, a patch or other state behind."""
 
 from __future__ import annotations
 

@@ -98,8 +98,7 @@ class Outcome(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare all calls, or the named ones; return 0 where the differences are those listed.
-    """
+    """Compare all calls, or the named ones; return 0 where the differences are those listed."""
     parser = argparse.ArgumentParser(
         description='Hold the preset torch-cpu against torch.autocast("cpu"), bit for bit.'
     )
@@ -184,8 +183,7 @@ def _layers(wanted: frozenset[str]) -> Iterator[tuple[str, Callable[[], Iterable
 
 
 def compared(call: Call, how: str, dtype: str) -> tuple[str, str] | None:
-    """Return the kind of a call's difference, and a text with both outcomes; None where they agree.
-    """
+    """Return the kind of a call's difference, with both outcomes in words; None where they agree."""
 
     def run(region: AbstractContextManager[Any]) -> Outcome:
         return outcome(call, given(call.arguments, INPUTS[how], LOW[dtype]), region)

@@ -66,8 +66,7 @@ def test_kernels_of_a_device_that_is_not_here_are_given_what_the_policy_says(
 
 
 def test_a_cross_entropy_on_cuda_takes_the_logarithm_in_float32() -> None:
-    """PyTorch states the input's dtype in the call of log_softmax; autocast obeys a stated dtype.
-    """
+    """PyTorch states the input's dtype to log_softmax; autocast obeys a stated dtype."""
     _, program = read("fake:cuda", "mlp", Policy("O1", "bfloat16"))
     assert "reduction: 5 cross_entropy: _log_softmax, float32 -> float32" in program
 

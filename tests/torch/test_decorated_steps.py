@@ -19,8 +19,7 @@ import unamp
 def decorated(
     dtype: str, size: tuple[int, ...] = (7, 9), **kwargs: Any
 ) -> tuple[nn.Parameter, torch.optim.Optimizer]:
-    """Return a parameter and its decorated optimizer, which has taken one step.
-    """
+    """Return a parameter and its decorated optimizer, which has taken one step."""
     network = nn.ParameterList([nn.Parameter(torch.randn(size))])
     optimizer = sgd(network, **{"lr": 0.0} | kwargs)
     unamp.decorate(network, optimizer, "O2", dtype)

@@ -46,8 +46,7 @@ MADE: dict[str, tuple[Callable[..., distributions.Distribution], tuple[Tensor, .
 
 
 def _drawn(name: str, low: torch.dtype = torch.float32) -> list[Tensor]:
-    """Return a draw from a distribution, its log probability, the entropy, and gradients.
-    """
+    """Return a draw from a distribution, its log probability, the entropy, and gradients."""
     make, values = MADE[name]
     parameters = [value.to(low, copy=True).requires_grad_() for value in values]
     torch.manual_seed(0)

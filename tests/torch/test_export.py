@@ -112,8 +112,7 @@ def test_an_exported_program_is_not_changed_by_the_region_it_runs_in() -> None:
 
 
 class WithoutKernels(nn.Module):
-    """Operators without low kernels; one of them is made of operators that have low kernels.
-    """
+    """Operators without low kernels; one of them is made of operators that have low kernels."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         rows = x.flatten(1)

@@ -28,8 +28,7 @@ OPERATIONS = TorchOperations()
 
 
 class Entry(NamedTuple):
-    """An entry of torch's lists: the operation, its arguments, and torch's category.
-    """
+    """An entry of torch's lists: the operation, its arguments, and torch's category."""
 
     source: str
     category: str
@@ -301,8 +300,7 @@ LOW_AT_THE_END = {"linalg_pinv"}
 
 
 def _dtypes_of_results(case: Case) -> set[torch.dtype]:
-    """Return the dtypes of an operation's results from float32 inputs; none where it fails.
-    """
+    """Return the dtypes of an operation's results from float32 inputs; none where it fails."""
     try:
         found = case.call(
             OPERATIONS[case.op],

@@ -86,8 +86,7 @@ def parameters() -> list[nn.Parameter]:
 def stepped(
     make: Make, region: AbstractContextManager[Any], step: Step = lambda optimizer: optimizer.step
 ) -> list[Tensor]:
-    """Return parameters and state after steps in one region, with fixed gradients.
-    """
+    """Return parameters and state after steps in one region, with fixed gradients."""
     params, made = parameters(), torch.Generator().manual_seed(1)
     optimizer = make(params)
     take = step(optimizer)
@@ -559,8 +558,7 @@ def assigned(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
 
 
 def pruned(prune_one: Callable[[nn.Module], Any]) -> dict[str, Tensor]:
-    """Return the state of a pruned layer whose weights differ in float32, but hardly in bfloat16.
-    """
+    """Return the state of a pruned layer whose weights hardly differ in bfloat16."""
     layer = nn.Linear(4, 3)
     with torch.no_grad():
         layer.weight.copy_(torch.linspace(1.001, 1, 12).reshape(3, 4))
