@@ -183,7 +183,7 @@ def _layers(wanted: frozenset[str]) -> Iterator[tuple[str, Callable[[], Iterable
 
 
 def compared(call: Call, how: str, dtype: str) -> tuple[str, str] | None:
-    """Return the kind of a call's difference, with both outcomes in words; None where they agree."""
+    """Return the kind of a call's difference, with both outcomes in words; else None."""
 
     def run(region: AbstractContextManager[Any]) -> Outcome:
         return outcome(call, given(call.arguments, INPUTS[how], LOW[dtype]), region)
