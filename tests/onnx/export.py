@@ -25,7 +25,7 @@ import unamp
 
 HOME = Path(__file__).parent / "exported"
 
-#: What the regions keep in float32, where the framework has layers.
+#: The layer that the regions keep in float32, where the framework has layers.
 WIDE = unamp.LayerRules({"wo": "float32"})
 
 
@@ -165,10 +165,7 @@ def _write(
     save: Callable[[Any, tuple[int, ...], Path], None],
     name: str = "",
 ) -> None:
-    """Write a network in a region of a low dtype and in float32.
-
-    In the region its layer `wo` has a rule.
-    """
+    """Write a network in a low region, with a rule for its layer `wo`, and in float32."""
     name = name or make.__name__.lower()
     for dtype in (low, "float32"):
         network = make()
