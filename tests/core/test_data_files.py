@@ -78,7 +78,7 @@ def preset(request: pytest.FixtureRequest) -> dict:
 
 
 def rule_lists(preset: dict) -> dict[str, list[str]]:
-    """Yield every list of operations, with the variants for a dtype or a level."""
+    """Return every list of operations, with the variants for a dtype or a level."""
     return {key: names for key, names in preset.items() if key.partition("_")[0] in RULES}
 
 

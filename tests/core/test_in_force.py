@@ -79,7 +79,7 @@ def test_the_frameworks_own_amp_stays(fake: Any, tensor: Any) -> None:
 
 
 def test_limited_regions_are_not_widened(make_adapter: Any, tensor: Any) -> None:
-    make_adapter("other").tensor = int  # numbers stand for the other framework's tensors
+    make_adapter("other").tensor = int  # integers are its tensors
     fake = make_adapter("fake")
     with policy_region(THEIRS, framework="other"):
         with default_region(MINE, like=tensor("float32")):

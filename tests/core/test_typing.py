@@ -58,7 +58,7 @@ def test_pyright_refuses_bad_arguments_and_takes_good_ones(tmp_path: Path) -> No
 
 
 def test_mypy_reads_the_same_calls_with_every_test() -> None:
-    """`make lint` has mypy refuse every call without a comment that lets it through.
+    """`make lint` has mypy refuse each bad call that no comment lets through.
 
     mypy also refuses a comment that lets nothing through.
     """

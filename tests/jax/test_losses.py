@@ -1,4 +1,4 @@
-"""Losses of Keras on JAX, and of optax, are float32 and finite in a region."""
+"""Losses of Keras on JAX keep the promises of `keras_losses`; optax's are computed in float32."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The monitor on JAX follows modules of nnx and pytrees, and refuses other objects."""
+"""The monitor on JAX follows modules of nnx and equinox, and pytrees, outside of jit."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LOW, WIDE = "low", "float32"
 
 
 class Place:
-    """Where a graph is built: it takes down the dtypes of the nodes that are named to it.
+    """A graph under construction; it records the named nodes and their dtypes.
 
     Attributes:
         low: the low dtype.
@@ -33,7 +33,7 @@ class Place:
         self.tensors: dict[str, Any] = {}
 
     def __call__(self, called: str, value: Any) -> Any:
-        """Name a node, and give it back."""
+        """Record a node under a name, and return it."""
         self.dtypes[called] = LOW if value.dtype == self.low else value.dtype.name
         self.tensors[called] = value
         return value
@@ -53,15 +53,15 @@ class Case(NamedTuple):
     """A graph of grappler's tests.
 
     Attributes:
-        build: builds it.
+        build: builds the graph.
         expected: the dtype of each node, as grappler's test has it.
-        later: the nodes that are in the other dtype here: grappler looks at what comes later, or
-            far before.
-        fetched: the nodes whose values are asked for besides the last ones.
-        on_cpu: the nodes that grappler gives the other dtype than in its test where it rewrites for
-            a CPU, as it can here.
-        trained: the gradient of the first node's is asked for, too,
-            as in grappler's tests in Python.
+        later: the nodes that have the other dtype under unamp, since grappler also looks at nodes
+            after them, or far before.
+        fetched: the nodes that are fetched besides the last ones.
+        on_cpu: the nodes to which grappler gives the other dtype when it rewrites for a CPU, as it
+            can here, than in its test.
+        trained: whether a gradient of the first node is computed, too, as in grappler's tests in
+            Python.
     """
 
     build: Callable[[Node], Any]
@@ -72,7 +72,7 @@ class Case(NamedTuple):
     trained: bool = False
 
     def but(self, nodes: str) -> dict[str, str]:
-        """Return what its test expects, with the other dtype at some nodes."""
+        """Return the dtypes that grappler's test expects, with the other dtype at some nodes."""
         other = {LOW: WIDE, WIDE: LOW}
         return {
             name: other[dtype] if name in nodes.split() else dtype

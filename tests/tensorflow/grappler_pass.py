@@ -57,12 +57,12 @@ def rewritten(name: str) -> dict[str, str]:
 
 
 def _graph(case: Case, *, loops: bool) -> tuple[Place, Any, list[str]]:
-    """Return a case's nodes, its graph, and the names of the nodes whose values are asked for.
+    """Return a case's nodes, its graph, and the names of the nodes to fetch.
 
     Args:
         case: the case.
-        loops: whether it has loops, which grappler rewrites where they are nodes,
-            and not functions.
+        loops: whether the case has loops, which grappler rewrites as nodes
+            only, not as functions.
     """
     (tf.compat.v1.disable_control_flow_v2 if loops else tf.compat.v1.enable_control_flow_v2)()
     try:

@@ -496,7 +496,7 @@ def run(cache: Path, backend: str, *lists: str) -> tuple[list[str], int]:
     return done.stdout.splitlines(), int(done.stderr.split()[-1])
 
 
-# The key of the cache on disk is also a key of graphs of this process: either kernels will do.
+# The cache on disk and the graphs of this process tell policies apart by the same means.
 @pytest.mark.beside_kernels
 def test_a_later_process_with_the_same_cache_and_another_policy(tmp_path: Path) -> None:
     first, _ = run(tmp_path, "inductor", "add/")

@@ -500,7 +500,7 @@ def test_compiled_clipping_in_a_region_comes_to_the_same_bits_as_outside(inside:
 
 
 def networks(count: int) -> list[nn.Module]:
-    """Yield one network again and again, each time with other numbers."""
+    """Return copies of one network, each with other numbers."""
     made = torch.Generator().manual_seed(0)
     found = [nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)) for _ in range(count)]
     with torch.no_grad():

@@ -234,7 +234,7 @@ def test_a_process_forked_twice(in_child: Callable[[Callable[[], bool]], bool]) 
 
 
 def stress_policies() -> Iterator[tuple[Policy, list[torch.dtype]]]:
-    """Return policies, each with the dtypes of `mm`, `add`, `exp`, `softmax` under it."""
+    """Yield policies, each with the dtypes of `mm`, `add`, `exp`, `softmax` under it."""
     for low in (BF16, F16):
         yield Policy("O1", low), [low, F32, F32, F32]
         yield Policy("O1", low, preset="torch-cpu"), [low, F32, F32, F32]
