@@ -1,4 +1,4 @@
-"""The command `unamp`, run as a user runs it."""
+"""The command `unamp` answers, and refuses bad arguments in one message."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_the_signatures_are_the_frameworks_own(module: str) -> None:
         compared.add(name)
     unseen = set(dialect(module).__all__) - compared
     assert unseen <= {
-        # a module, and two functions with other names
+        # a module, and two aliases of a function
         *("debugging", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype"),
         *("DebugMode", "OperatorStats"),  # no functions
     }

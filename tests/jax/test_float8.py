@@ -1,4 +1,4 @@
-"""Products in float8 on JAX: the shadow of a trace, and the study of a network."""
+"""float8 on JAX: a trace's shadow shows a product's error, and `tune` studies a network."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Write the files in `exported/`: small networks, in a region and in float32.
 
-They are written by the exporters of other frameworks:
+Other frameworks' exporters write the files:
 
     python tests/onnx/export.py tf2onnx|paddle2onnx|mindspore|jax2onnx
 
-Each file says in its `doc_string` which versions made it. Exporter and framework are to be
-installed; no test needs them.
+The `doc_string` of each file names the versions that made it. The exporter and its framework must
+be installed; no test needs them.
 """
 
 from __future__ import annotations

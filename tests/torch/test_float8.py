@@ -1,4 +1,4 @@
-"""Products in float8 on torch: the shadow of a trace, and the study of a network."""
+"""float8 on torch: a trace's shadow shows a product's error, and `tune` studies a network."""
 
 from __future__ import annotations
 

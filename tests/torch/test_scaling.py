@@ -280,8 +280,8 @@ def test_gradients_are_not_kept_alive_until_the_update() -> None:
     scaler.update()
 
 
-#: What the rank whose gradient overflowed calls it.
-#: Where gradients are averaged, every rank has it.
+#: The first parameter whose gradient overflows on the second rank. Where gradients are averaged, it
+#: overflows on the first rank, too.
 NAMED = {
     "replicated": "module.0.weight",
     "decorated": "module.0.weight",

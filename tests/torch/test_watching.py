@@ -16,9 +16,9 @@ pytestmark = pytest.mark.beside_kernels
 
 
 class Net(nn.Module):
-    """A network whose layer `tiny` is behind a factor, and whose layer `first` goes around it.
+    """A network whose layer `tiny` is behind a small factor, with a connection around `tiny`.
 
-    The factor takes the gradient into float16's subnormal numbers.
+    The factor makes the gradient of `tiny` subnormal in float16.
     """
 
     def __init__(self) -> None:
