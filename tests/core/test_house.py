@@ -291,7 +291,7 @@ def test_every_public_module_says_what_it_offers(path: Path) -> None:
 def _taken_from_inside(source: str) -> list[str]:
     """Return the private names that a source imports from the core's modules.
 
-    Outside the core, the underscore alone forbids the import.
+    A module without `__all__` offers all its other names.
     """
     tree = ast.parse(source)
     froms = [

@@ -51,7 +51,7 @@ def trace_of(*records: OpRecord) -> Trace:
     return trace
 
 
-#: A network with attention as one layer that has four inside, and one with four separate layers.
+#: Attention as one layer with layers inside, and as separate layers in another network.
 #: Two products of the same shape have changed places.
 REFERENCE = trace_of(
     record("linear", "Net.attention.q", [1.0, 2.0]),

@@ -14,7 +14,7 @@ from torch import Tensor
 def own_lists(name: str, device: str) -> Any:
     """Return an instance of a class of torch.testing._internal.autocast_test_lists.
 
-    The module is loaded by hand: its imports need packages beside torch.
+    Only the class is run, from the source: the module's imports need packages beside torch.
     """
     tree = ast.parse(
         (Path(torch.__file__).parent / "testing/_internal/autocast_test_lists.py").read_text(

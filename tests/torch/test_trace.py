@@ -429,7 +429,7 @@ def test_inside_a_transform_there_are_no_values() -> None:
     assert {"exp", "sin"} <= {r.op for r in trace.records}
 
 
-#: Tensors without one number at each position.
+#: Tensors without a dense array of numbers.
 WITHOUT_NUMBERS: dict[str, Callable[[], Tensor]] = {
     "sparse": lambda: torch.rand(4, 4).to_sparse(),
     "csr": lambda: torch.rand(4, 4).to_sparse_csr(),
