@@ -1,4 +1,4 @@
-"""The suite's checks of ways find and name each defect of an adapter in one way.
+"""The suite's checks of ways find each defect of an adapter in a way of running, and name it.
 
 They run on PyTorch as it is and with defects.
 """
