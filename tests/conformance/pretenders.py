@@ -1,6 +1,6 @@
-"""Adapters that carry out a policy in different ways: one honest, the others wrong.
+"""Adapters that carry out a policy in different ways: some right, the others wrong.
 
-They are wrong as real ones could be.
+The wrong ones have defects that real adapters could have.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def honest(call: Callable[..., Any], args: Any, dtype: torch.dtype) -> Any:
-    """Casts the inputs, computes, leaves the result as it is."""
+    """Cast the inputs, compute, and leave the result as it is."""
     return call(*_map(args, _to(dtype)))
 
 
 def emulating(call: Callable[..., Any], args: Any, dtype: torch.dtype) -> Any:
-    """Rounds the inputs, computes in float32, rounds the result: as good as honest."""
+    """Round the inputs, compute in float32, and round the result: as right as `honest`."""
     rounded = _map(_map(args, _to(dtype)), _to(torch.float32))
     return _map(call(*rounded), _to(dtype))
 
 
 def relabelling(call: Callable[..., Any], args: Any, dtype: torch.dtype) -> Any:
-    """Computes in float32 and changes the result's dtype."""
+    """Compute in float32, and change the result's dtype."""
     return _map(call(*_map(args, _to(torch.float32))), _to(dtype))
 
 
 def rounding_inputs_only(call: Callable[..., Any], args: Any, dtype: torch.dtype) -> Any:
-    """Rounds the inputs, but computes in float32 and leaves the result there."""
+    """Round the inputs, but compute in float32, and leave the result in it."""
     return call(*_map(_map(args, _to(dtype)), _to(torch.float32)))
 
 
 def mistaken(call: Callable[..., Any], args: Any, dtype: torch.dtype) -> Any:
-    """Computes in the other low dtype and labels the result with the right one."""
+    """Compute in the other low dtype, and label the result with the right one."""
     other = torch.float16 if dtype is torch.bfloat16 else torch.bfloat16
     return _map(call(*_map(args, _to(other))), _to(dtype))
 
 
 def forgetful(call: Callable[..., Any], args: Any, dtype: torch.dtype) -> Any:
-    """Does nothing."""
+    """Do nothing about the policy."""
     return call(*args)
 
 
 class Pretender(TorchOperations):
     """torch's operations in a pretended region.
 
-    It is as much of `unamp_conformance.subjects.Subject` as probes need.
+    The class has the part of `unamp_conformance.subjects.Subject` that probes need.
     """
 
     framework, device = "torch", "cpu"
@@ -102,10 +102,7 @@ class Pretender(TorchOperations):
 
 
 class Confused(TorchOperations):
-    """torch's operations, some of them bound wrongly.
-
-    Arguments are in another order, or the axis or the default is another.
-    """
+    """torch's operations, some of them bound wrongly: another order, axis or default."""
 
     WRONG: Mapping[str, Callable[..., Any]] = {
         "sub": lambda a, b: b - a,

@@ -1,7 +1,4 @@
-"""Reports to look at: one without a fault, one with everything that can go wrong.
-
-A third one means harm.
-"""
+"""Reports for tests of the page: one without a fault, one with every fault, one hostile."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from unamp_conformance.results import FrameworkRun, Report, Result
 
 HOST = {"python": "3.11.7", "system": "Linux", "processor": "a processor"}
 
-#: Each would set `window.hacked`, leave its element, reach the page's own objects, or be wider than
-#: any window.
+#: Texts that would set `window.hacked`, leave their element, reach the page's own objects, or be
+#: wider than any window.
 HOSTILE = (
     "<script>window.hacked=1</script><img src=x onerror='window.hacked=1'>\"'&",
     "</script></style></title><svg onload=window.hacked=1>",
@@ -87,7 +84,7 @@ def good() -> Report:
     return report(first, absent, runs[1], run("paddle and torch", agreed))
 
 
-#: One of each kind that can go wrong.
+#: One result of each kind of fault.
 WRONG = (
     Result(
         "probe", "matmul", "deny bfloat16", "cpu", "failed",
@@ -170,7 +167,7 @@ def _harm(name: str) -> Iterator[Result]:
 
 
 def many(checks: int, failing: int) -> Report:
-    """As many probes, some of which failed."""
+    """Return a report with many probes, some of which failed."""
     passed = [
         Result("probe", f"op_{n % 600}", f"O1 float16 preset_{n // 600}", "cpu", "passed")
         for n in range(checks)

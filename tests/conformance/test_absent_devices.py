@@ -1,6 +1,6 @@
-"""Devices that are not here: decisions are read for them, and nothing counts as a run.
+"""For absent devices the suite reads decisions, and counts none of them as a run.
 
-They have a matrix of their own.
+These devices have a matrix of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The guide for adapters: what it shows, run as it is written."""
+"""The code in the guide for adapters runs as it is written."""
 
 import os
 import re
@@ -25,7 +25,7 @@ except unamp.AdapterError as error:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A folder with the guide's files, installed as a distribution."""
+    """Return a folder with the guide's files, installed as a distribution."""
     folder = tmp_path_factory.mktemp("guide")
     for name, text in BLOCK.findall((ROOT / "docs/adapter.md").read_text("utf-8")):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def written(tmp_path_factory):
         str(folder),
     ]
     subprocess.run([sys.executable, "-m", "pip", *install], check=True, capture_output=True)
-    (folder / "toy.py").unlink()  # what is tested is what was installed
+    (folder / "toy.py").unlink()  # so that the installed files are tested
     shutil.rmtree(folder / "unamp_toy")
     return folder
 
@@ -62,7 +62,7 @@ def run(written):
 
 
 def plugin(run, written, *arguments, code=0):
-    """How many tests ended how."""
+    """Return the numbers of tests by outcome."""
     options = [
         "--pyargs",
         "unamp_conformance",
@@ -175,7 +175,7 @@ def test_bad_spellings_are_named_by_file_and_line(run, written, line, instead, m
             "import toy, unamp\ntry:\n unamp.autocast(framework='toy')\n"
             "except unamp.AdapterError as e:\n print(e)",
         )
-        # whoever does not use the framework goes on
+        # programs without the framework go on
         run("-c", "import unamp\nunamp.Policy(deny='torch.add')")
     finally:
         file.write_text(text)
@@ -214,4 +214,4 @@ versions = ">=1,<2"
         counts = plugin(run, written, "--unamp-check=probe", "--unamp-op=exp", code=1)
     finally:
         (written / "site/unamp_toy/gaps.toml").unlink()
-    assert counts["failures"] == 4  # they pass: a gap that is none is an error
+    assert counts["failures"] == 4  # the probes pass: a gap that does not exist is an error

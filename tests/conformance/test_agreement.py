@@ -1,4 +1,4 @@
-"""Frameworks are held against each other, and one that deviates is found out."""
+"""The suite compares frameworks with each other, and finds the one that deviates."""
 
 from dataclasses import replace
 
@@ -139,9 +139,9 @@ def test_the_devices_of_a_framework_are_compared_too():
 
 
 def test_two_devices_in_one_run(monkeypatch):
-    """PyTorch's second device has a process of its own, and is held against the CPU.
+    """Run PyTorch's second device in a process of its own, and compare it with the CPU.
 
-    It is used where there is no GPU.
+    It is used on machines without a GPU.
     """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     asked = Selection(
@@ -159,7 +159,7 @@ def test_two_devices_in_one_run(monkeypatch):
 
 
 def test_one_that_deviates_fails_the_whole_run(monkeypatch):
-    """The frameworks' own checks all pass; only side by side it shows."""
+    """The frameworks' own checks all pass; only the comparison shows the defect."""
     deviating = ran("paddle", trace=[TRACE[0], "softmax: low, bfloat16 -> bfloat16 -> bfloat16"])
     found = {"torch": ran("torch"), "paddle": deviating, "mindspore": ran("mindspore")}
     monkeypatch.setattr(

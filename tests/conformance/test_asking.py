@@ -1,7 +1,4 @@
-"""Arguments of `unamp conformance` are checked before anything starts.
-
-Its exit status says how it ended.
-"""
+"""Arguments of `unamp conformance` are checked first, and the exit status tells the outcome."""
 
 import io
 import json
@@ -153,7 +150,7 @@ def test_the_end_of_a_run_is_read_in_80_columns(report, tmp_path):
     ]
     assert len(overview) >= 2
     assert max(map(len, overview)) <= 80
-    # no matrix that nobody asked for
+    # no matrix unless an option asks for it
     assert not any("O1" in line and "OD" in line for line in lines)
 
 

@@ -1,7 +1,4 @@
-"""The suite runs from a checkout that is not installed.
-
-It needs no more than a framework's environment has.
-"""
+"""The suite runs from a checkout that is not installed, with a framework's packages alone."""
 
 import json
 import os
@@ -13,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-#: Every process of the test starts with this:
-#: what is hidden is not there, as a package and as a distribution.
+#: The code with which every process of the test starts. A hidden name is absent, as a package and
+#: as a distribution.
 HIDING = """
 import importlib.machinery, importlib.metadata
 
@@ -60,7 +57,7 @@ def test_what_is_hidden_is_hidden(run):
 
 def test_the_suite_runs(run):
     options = ["--device", "cpu", "--op", "matmul", "--op", "softmax", "--json", "-j", "1"]
-    # one run, of what is installed: the others are hidden
+    # one run for the one framework that is not hidden
     (found,) = json.loads(run("-m", "unamp_conformance", *options))["runs"]
     assert found["ended"] == "finished"
     assert found["checks"]["passed"] > 15

@@ -1,4 +1,4 @@
-"""The judge, on numbers made by hand."""
+"""The judge of a result's precision is right about numbers made by hand."""
 
 import ml_dtypes
 import numpy as np

@@ -1,4 +1,4 @@
-"""The list of clients, each with its script, and what is made of what a script finds."""
+"""The list of clients has a script for each, and findings of a script are reported."""
 
 from __future__ import annotations
 

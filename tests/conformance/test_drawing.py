@@ -1,4 +1,4 @@
-"""A draw of a plan meets everything once, and is the same one for the same seed."""
+"""A draw from a plan covers everything once, and depends on the seed alone."""
 
 from collections import Counter
 

@@ -1,6 +1,6 @@
-"""Environments with an emulated processor: all that they start is emulated.
+"""In an environment with an emulated processor, every program that it starts is emulated.
 
-What cannot be emulated is not run.
+Environments that cannot be emulated are not run.
 """
 
 import importlib.util
@@ -12,7 +12,7 @@ import pytest
 
 CONFORMANCE = Path(__file__).parents[2] / "conformance"
 
-#: In place of qemu: it notes how it was called, warns as qemu does, and runs the program.
+#: A stand-in for qemu: it logs its arguments, warns as qemu does, and runs the program.
 EMULATOR = """#!/usr/bin/env bash
 if [ "$1" = --version ]; then echo "qemu-x86_64 version {version}.0.2 (Debian)"; exit; fi
 echo "$0 $*" >> {log}
@@ -31,7 +31,7 @@ exec -a "$name" "$@"
 
 @pytest.fixture(scope="module")
 def emulation():
-    sys.path.insert(0, str(CONFORMANCE))  # a script finds those beside it
+    sys.path.insert(0, str(CONFORMANCE))  # a script finds the modules beside it
     spec = importlib.util.spec_from_file_location(
         "conformance_emulation", CONFORMANCE / "emulation.py"
     )
@@ -42,13 +42,13 @@ def emulation():
 
 @pytest.fixture
 def version():
-    """Return the version of the emulator."""
+    """Return the major version of the emulator."""
     return 10
 
 
 @pytest.fixture
 def slow(emulation, tmp_path, monkeypatch, version):
-    """Return an emulated processor, with the pretended emulator on the path and its log beside."""
+    """Return an emulated processor; the stand-in for qemu is on the path, its log in the folder."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "qemu-x86_64").write_text(EMULATOR.format(log=tmp_path / "log", version=version))

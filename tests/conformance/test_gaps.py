@@ -1,4 +1,4 @@
-"""Known gaps: nothing hides behind them."""
+"""A known gap covers its own failures alone, and one that passes is an error."""
 
 import pytest
 from unamp_conformance.gaps import BadGaps, apply, gaps_of, parse
@@ -79,11 +79,11 @@ def test_a_gap_is_of_some_versions(version, status):
         ("{onednn = false}", {"onednn": False}, "gap"),
         ("{onednn = false}", {"onednn": True}, "failed"),
         ("{avx512_bf16 = true}", {"avx512_bf16": False}, "failed"),
-        ("{avx512_bf16 = true}", {}, "failed"),  # a system that does not tell
+        ("{avx512_bf16 = true}", {}, "failed"),  # a system that does not know
         ('{capability = ["AVX2", "DEFAULT"]}', {"capability": "DEFAULT"}, "gap"),
         ('{capability = ["AVX2", "DEFAULT"]}', {"capability": "AVX512"}, "failed"),
         ("{threads = 1}", {"threads": 1}, "gap"),
-        ("{threads = 1}", {"threads": True}, "failed"),  # no number
+        ("{threads = 1}", {"threads": True}, "failed"),  # not a number
         ('{threads = ">=2"}', {"threads": 16}, "gap"),
         ('{threads = ">=2"}', {"threads": 1}, "failed"),
         ('{onednn = true, capability = "AVX2"}', {"onednn": True, "capability": "AVX2"}, "gap"),
@@ -120,7 +120,7 @@ def test_a_gap_that_asks_for_what_nobody_tells_is_an_error():
         "the known gap probe fft_* asks for 'onednn_bf17'; known are amx_bf16, "
     )
     assert "onednn_bfloat16" in problem
-    # another version may tell something else
+    # another version may know this fact
     assert apply(gaps, [result()], "3.1", {"threads": 1}, whole=False)[1] == ()
 
 

@@ -1,4 +1,4 @@
-"""The numbers by which rules for layers are judged mean the same on every processor."""
+"""The numbers that judge rules for layers mean the same on every processor."""
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +11,7 @@ INPUT, WEIGHTS = layerchecks._INPUT, layerchecks._WEIGHTS
 
 
 def added_up(x, weight, dtype, order):
-    """Return the product of x and a weight, added up in some order.
+    """Return the product of x and a weight, with the terms added in a given order.
 
     Every product and partial sum is rounded to a dtype.
     """

@@ -1,6 +1,6 @@
-"""`make conformance-machines`: a sample of it for every framework.
+"""`make conformance-machines` runs for every framework, on a sample of its checks.
 
-What it makes of its findings is tested, too.
+The report that it makes of its findings is tested, too.
 """
 
 import importlib.util
@@ -26,12 +26,12 @@ SAMPLE += [word for name in NETWORKS for word in ("--network", name)] + [
 
 @pytest.fixture(scope="module")
 def machines():
-    sys.path.insert(0, str(ROOT / "conformance"))  # a script finds those beside it
+    sys.path.insert(0, str(ROOT / "conformance"))  # a script finds the modules beside it
     spec = importlib.util.spec_from_file_location(
         "conformance_machines", ROOT / "conformance/machines.py"
     )
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass asks for it
+    sys.modules[spec.name] = module  # dataclasses look the module up
     spec.loader.exec_module(module)
     return module
 
@@ -47,7 +47,7 @@ def test_every_framework_conforms_with_its_plainest_kernels(machines, settings, 
         pytest.skip(f"{framework} offers no wheel for this Python")
     found = machines.examined(framework, settings["plainest"], *SAMPLE)
     assert machines.sentence({**found, "checks": {}}) == "conforms"
-    # of some 100, of which a preset may leave some to its framework
+    # of some 100; a preset may leave some to the framework's own AMP
     assert found["checks"]["passed"] >= 70
     assert 0.0 < found["largest error"] <= 1.0
     told = {
@@ -355,8 +355,8 @@ def test_every_setting_was_run_and_none_fails(machines, settings):
     }
     every = {(framework, setting.name) for framework, setting in machines.chosen([], settings)}
     assert every >= set(rows)
-    # What is emulated takes too long to be run after every change, and not every machine has a GPU:
-    # the table says what was run, and at which commit.
+    # Emulated runs take too long to repeat after every change, and not every machine has a GPU: the
+    # table names the runs that were made, with their commits.
     rare = {
         name for name, setting in settings.items() if setting.emulated or setting.device == "gpu"
     }

@@ -24,7 +24,7 @@ def reference(request):
 
 
 def rounding(dtype):
-    """NumPy as a framework that rounds every result, and every cotangent, to a dtype."""
+    """Return NumPy as a framework that rounds every result and cotangent to a dtype."""
     return NumpyOperations(lambda array: round_to(array, dtype))
 
 
@@ -43,7 +43,7 @@ def test_it_is_what_torch_computes_in_float64(reference):
 
 
 def test_what_is_kept_of_the_draws_is_not_stale(reference):
-    """Where it fails: `python -m unamp_conformance.check.draw_netbounds`, and see what changed."""
+    """To renew the draws: `python -m unamp_conformance.check.draw_netbounds`; see what changed."""
     for precision, kept in KEPT["networks"][reference.network.name].items():
         drawn = list(islice(reference.draws(precision), KEPT["first"]))
         assert set(kept) == set(drawn[0])
@@ -58,9 +58,9 @@ def test_there_are_bounds_for_every_network_and_precision():
 
 
 def sequential(a, b):
-    """Return the product of matrices, added up term after term in their own dtype.
+    """Return a product of matrices, added term after term in their own dtype.
 
-    That is the worst order that a sum of so many terms can have.
+    This is the worst order for the error of a sum.
     """
     return np.add.accumulate(a[..., :, :, None] * b[..., None, :, :], axis=-2, dtype=a.dtype)[
         ..., -1, :
@@ -98,9 +98,9 @@ def test_bfloat16_is_beyond_the_bounds_of_float16(reference):
 
 @pytest.mark.parametrize("dtype", ["float32", *LOW_DTYPES])
 def test_what_symmetries_keep_at_nothing_has_room_for_roundings(dtype):
-    """A softmax does not see its input's mean.
+    """A softmax ignores its input's mean.
 
-    So the gradient of a key's bias is nothing, until a row's sum is rounded.
+    So the gradient of a key's bias is zero, until a row's sum is rounded.
     """
     bound = Reference(NETWORKS["transformer"]).bounds(dtype)["gradient of bk"]
     assert bound > 8 * PRECISIONS[dtype].unit_roundoff

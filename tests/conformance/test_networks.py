@@ -1,4 +1,4 @@
-"""The networks: the same on every machine."""
+"""The suite's networks have the same numbers on every machine."""
 
 import zlib
 

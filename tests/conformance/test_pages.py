@@ -1,7 +1,4 @@
-"""The parts of the report: evidence of what went wrong, and the geometry of plots.
-
-With them, the command that writes a page again.
-"""
+"""The parts of the report: evidence of failures, geometry of plots, pages written again."""
 
 import math
 import re
@@ -49,7 +46,7 @@ def test_a_failing_probe_says_what_was_expected_and_what_was_seen(manner, observ
 
 def test_a_failing_decision_says_what_was_expected_and_what_was_seen():
     class Misled(Subject):
-        """Holds torch against another rule for one operation than the policy's."""
+        """Expect another rule for one operation than the policy's."""
 
         def rule(self, policy, op):
             return Rule.FP32 if op == "linear" else super().rule(policy, op)

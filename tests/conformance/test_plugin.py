@@ -1,4 +1,4 @@
-"""The pytest plugin, run as its users run it."""
+"""The pytest plugin runs as its users run it."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from unamp.adapter.registry import adapter_for
 
 
 class Seen:
-    """A plugin that keeps what a run of pytest reported."""
+    """A plugin that keeps the reports of a run of pytest."""
 
     def __init__(self):
         self.outcomes, self.texts = {}, []
@@ -32,7 +32,7 @@ class Seen:
 
 @pytest.fixture
 def run(tmp_path):
-    """pytest inside pytest: the framework is imported once."""
+    """Run pytest inside pytest, so that the framework is imported once."""
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
 
     def started(*options, code=0):

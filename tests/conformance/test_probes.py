@@ -1,4 +1,4 @@
-"""The probe against honest and dishonest adapters."""
+"""The probe passes honest adapters and finds the defects of dishonest ones."""
 
 from contextlib import nullcontext
 
@@ -37,7 +37,7 @@ OPS = [
     "prod",
     "avg_pool2d",
 ]
-#: What moves values computes nothing: relabelling them is all that there is to do.
+#: Operations that move values compute nothing: a relabelled result is right.
 MOVING = ["cat", "relu", "max_pool2d", "gather"]
 LOW = ["float16", "bfloat16"]
 
@@ -92,7 +92,7 @@ def test_a_gradient_in_the_wrong_precision_is_caught():
     import torch
 
     class Straight(torch.autograd.Function):
-        """Computes low and lets the gradient through in float32."""
+        """Compute low, and pass the gradient on in float32."""
 
         @staticmethod
         def forward(ctx, a, b):
@@ -214,7 +214,7 @@ def test_outside_every_region_torch_computes_in_float32():
 @pytest.mark.parametrize("feed", ["float32", "low", "mixed"])
 @pytest.mark.parametrize("rule", ["low", "float32", "kept"])
 def test_a_rule_that_is_broken_for_one_feed_alone_is_caught(rule, feed):
-    """By the policies of a thorough run, whatever the dtype of the result says."""
+    """The policies of a thorough run find the defect, whatever the result's dtype."""
     from unamp_conformance.meta.mutants import KINDS, MutableSubject
     from unamp_conformance.meta.noticing import NOTICED, Bench
 
@@ -255,9 +255,9 @@ def test_a_later_call_is_looked_at_where_numbers_are_random():
 
 
 def test_an_old_input_is_a_defect_where_chance_has_its_numbers_from_there_alone():
-    """An operation that takes nothing but a shape has no such defect.
+    """For an operation that takes nothing but a shape this is no defect.
 
-    There the mutant does what the adapter does.
+    There the mutant does the same as the adapter.
     """
     from unamp_conformance.meta.mutants import KINDS, MutableSubject
     from unamp_conformance.meta.noticing import SAME, Bench

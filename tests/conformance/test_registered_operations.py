@@ -24,7 +24,7 @@ unamp.register_operation("mine::scores", scores, rule="low").example(
 )
 """
 FOLLOWED = "scores(q, k, **kw)"
-# low by the default lists as well, but no list that names the registered operation reaches it
+# low by the default lists, but no list that names the registered operation reaches it
 ITS_PARTS = "q @ k"
 
 

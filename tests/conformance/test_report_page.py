@@ -1,6 +1,6 @@
-"""The report as people see it: in a browser, on a desk, on a phone, in the dark, on paper.
+"""The report can be read in a browser: on a desk, on a phone, in the dark, on paper.
 
-They read it by mouse and by keyboard.
+It can be read by mouse and by keyboard.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unamp_conformance.results import Result
 from unamp import LayerRules, OpRecord, Policy, Rule, Trace, Tuned, TuneReport
 from unamp.tuning import PlaceReport, PresetReport, Trial
 
-#: For every visible text: its contrast with what is painted under it, by the formula of WCAG 2.
+#: For every visible text, its contrast with its background, by the formula of WCAG 2.
 CONTRASTS = """() => {
   const parse = (color) => { const c = color.match(/[\\d.]+/g).map(Number); return [c[0], c[1], c[2], c[3] ?? 1]; };
   const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
@@ -46,7 +46,7 @@ CONTRASTS = """() => {
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Each report's page, written once."""
+    """Return a function that writes each report's page once."""
     folder = tmp_path_factory.mktemp("pages")
 
     def file(name: str) -> Path:
@@ -60,9 +60,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def look(chromium: Browser, files: Callable[[str], Path]) -> Iterator[Callable[..., Page]]:
-    """Open a report's page.
+    """Return a function that opens a report's page.
 
-    Whatever it says on the console or asks for from elsewhere fails the test.
+    A message on the console, or a request to another address, fails the test.
     """
     complaints: list[str] = []
     contexts = []
@@ -168,7 +168,7 @@ def test_on_paper_everything_that_went_wrong_is_open(look):
         page.evaluate("getComputedStyle(document.querySelector('.lead')).color")
         == "rgb(26, 31, 38)"
     )
-    page.set_viewport_size({"width": 700, "height": 1000})  # about what A4 leaves
+    page.set_viewport_size({"width": 700, "height": 1000})  # about the width of A4
     assert overflow(page) == 0
     assert page.evaluate(
         "[...document.querySelectorAll('.wide')]"
@@ -307,7 +307,7 @@ def test_of_fifty_thousand_checks_the_page_holds_what_failed_and_counts(chromium
     page = chromium.new_page()
     page.goto((tmp_path / "many.html").as_uri())
     assert page.locator(".failure").count() == 2_000
-    # of those that passed there is nothing but counts
+    # passed checks are only counted
     assert page.evaluate("document.querySelectorAll('*').length") < 75_000
     assert "48," in page.locator(".lead + .bar + p").inner_text()
     page.close()
@@ -324,7 +324,7 @@ def test_without_a_browser_it_says_what_to_install():
 def test_the_page_of_a_search_fits_and_can_be_read_in_the_dark_and_on_a_phone(
     chromium: Browser,
 ) -> None:
-    """The page of `unamp.tune`, which looks like the report."""
+    """The page of `unamp.tune` looks like the report."""
     long = "encoder.layers.11." + "attention" * 12
     places = tuple(
         PlaceReport(

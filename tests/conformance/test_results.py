@@ -1,4 +1,4 @@
-"""Results files, the page, JUnit, comparison."""
+"""Results are written to files, the page and JUnit, and are compared."""
 
 import html
 import json
@@ -199,7 +199,7 @@ def test_hostile_names_never_become_markup(status):
     )
     run = FrameworkRun(EVIL, EVIL, EVIL, EVIL, (hostile,), (EVIL,), 0.0, {EVIL: EVIL}, {EVIL: EVIL})
     page = render(Report(EVIL, EVIL, {EVIL: EVIL}, {EVIL: [EVIL]}, (run,)))
-    assert page.count("<script") == 2  # the page's own
+    assert page.count("<script") == 2  # the page's own scripts
     assert "&lt;script&gt;" in page
 
 

@@ -1,4 +1,4 @@
-"""The runner: whatever a framework's process does, there is a result."""
+"""The runner returns a result, whatever a framework's process does."""
 
 import json
 import os
@@ -49,9 +49,9 @@ for line in sys.stdin:
 
 @pytest.fixture
 def log(tmp_path):
-    """Return the items that the worker of `OPEN` has begun.
+    """Return the file that lists the items that `OPEN`'s worker has begun.
 
-    A file beside it says which version it pretends to be.
+    A file beside it has the version that the worker pretends to have.
     """
     return tmp_path / "log"
 
@@ -109,10 +109,7 @@ def test_a_crash_is_a_result_of_its_check_and_all_others_go_on(run, what, says, 
 
 
 def test_a_hang_is_a_result_of_its_check_and_all_others_go_on(run, monkeypatch):
-    """The runner's time is up once the worker has said that it begins with what hangs.
-
-    It is never up before.
-    """
+    """The time is up only once the worker has begun the check that hangs."""
     hear, hanging, given = processes.Worker.hear, set(), set()
 
     def heard(worker, timeout):
@@ -184,7 +181,7 @@ def test_an_unknown_framework_is_told():
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_several_processes_share_a_framework(run, log, tmp_path, device):
-    """And one that does not open is done without."""
+    """A worker that cannot open is left out."""
     # The first worker that has an item waits for the second.
     meeting = tmp_path / "meeting"
     os.mkfifo(meeting)
@@ -236,9 +233,9 @@ def test_a_worker_takes_memory_as_it_needs_it_unless_the_user_says_otherwise(run
 
 
 def interrupted(run, log, tmp_path):
-    """Run until the process ends with the second item, and have nobody restart it.
+    """Run until the process ends with the second item, and do not restart it.
 
-    It is as if the whole run had been killed.
+    The kept results are as if the whole run had been killed.
     """
     kept = tmp_path / "kept"
     run(bad("os._exit(1)"), keep=kept)
@@ -254,7 +251,7 @@ def test_an_interrupted_run_goes_on_where_it_was(run, log, tmp_path):
     kept = interrupted(run, log, tmp_path)
     found = run(bad("os._exit(1)"), keep=kept, resume=True)
     assert outcome(found) == {**GOOD, "bp": "crashed"}
-    assert log.read_text() == "bbc"  # what crashed was not kept, and is tried again
+    assert log.read_text() == "bbc"  # a crashed item is not kept, and is tried again
 
 
 @pytest.mark.parametrize(
@@ -292,7 +289,7 @@ def test_other_code_is_another_run(tmp_path, monkeypatch):
     assert len(digests) == 3
 
 
-#: The command, which is sent Ctrl-C's signal as soon as it has kept three results.
+#: The command; it gets Ctrl-C's signal as soon as it has kept three results.
 INTERRUPTED = """
 import signal, sys, threading
 from unamp_conformance.cli import app
@@ -310,7 +307,7 @@ sys.exit(app())
 
 
 def test_the_whole_run_can_be_interrupted(tmp_path):
-    """Ctrl-C ends every process, says how to go on, and what was finished is there."""
+    """Ctrl-C ends every process and says how to go on; finished results are kept."""
     arguments = ["--framework", "torch", "--device", "cpu", "--output", str(tmp_path)]
     arguments += ["--op", "ab*", "--op", "ac*", "--op", "ad*", "--preset", "unamp", "-j", "1"]
     process = subprocess.run(

@@ -1,6 +1,6 @@
-"""The check of kinds of tensor, on torch's sparse ones.
+"""The check of kinds of tensor passes a true declaration and fails a false one.
 
-An adapter that says what is so passes, and one that does not fails.
+The tensors are torch's sparse ones.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""The check of training finds what can go wrong in it, and leaves right training alone."""
+"""The check of training finds each defect of a training, and passes a right one."""
 
 import numpy as np
 import pytest
@@ -77,6 +77,6 @@ def test_a_checkpoint_that_is_not_whole_is_found(monkeypatch, lost):
 
 
 def test_steps_of_another_size_are_found(monkeypatch):
-    training._plain(SUBJECT, "mlp", 12)  # kept from here on
+    training._plain(SUBJECT, "mlp", 12)  # the float32 training is cached from here on
     monkeypatch.setattr(training, "RATE", 0.9 * training.RATE)
     assert "off the one of float32 training" in check_training(SUBJECT, MLP, POLICY, 12)[0]

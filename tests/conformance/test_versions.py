@@ -1,6 +1,6 @@
-"""The table that `make conformance-versions` makes of its findings.
+"""The table that `make conformance-versions` makes of its findings is right.
 
-That it runs them takes hours, so it is no test.
+No test runs the command itself: it takes hours.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def versions():
-    sys.path.insert(0, str(ROOT / "conformance"))  # a script finds those beside it
+    sys.path.insert(0, str(ROOT / "conformance"))  # a script finds the modules beside it
     spec = importlib.util.spec_from_file_location(
         "conformance_versions", ROOT / "conformance/versions.py"
     )
@@ -77,7 +77,7 @@ def test_the_newest_and_the_oldest_that_conform_did_so_on_the_newest_and_the_old
             assert "3.11" in wheels, f"{framework} {version}"
             following = f"3.{1 + max(versions.numbers(python)[1] for python in wheels)}"
             if (framework, version) == ("jax", "0.8.0"):
-                # flax 0.12.0, which goes with it, cannot be imported on Python 3.14
+                # flax 0.12.0, which belongs to this version, cannot be imported on Python 3.14
                 version = "0.8.1"
                 following = (
                     f"3.{1 + max(versions.numbers(python)[1] for python in results[version])}"

@@ -1,4 +1,4 @@
-"""How a run in a way is held against the eager one."""
+"""The run in a way is compared with the eager run."""
 
 import numpy as np
 import pytest

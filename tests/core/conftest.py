@@ -1,6 +1,6 @@
-"""A framework that needs no installing: its adapter keeps the whole contract.
+"""A fake framework that needs no installation; its adapter keeps the whole contract.
 
-The adapter writes down what the core asks of it.
+The adapter records the calls that the core makes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FakeTensor:
 
 
 class FakeOptimizer:
-    """Adds its parameters' gradients up; a parameter is a name with a gradient or None."""
+    """Add up its parameters' gradients; a parameter is a name with a gradient or None."""
 
     def __init__(self, **gradients: FakeTensor | None) -> None:
         self.gradients = gradients
@@ -42,7 +42,7 @@ class FakeOptimizer:
 
 
 class FakeGradients:
-    """Held by the optimizer's parameters, or a dictionary that is handed over."""
+    """The gradients in the optimizer's parameters, or in a dictionary that the caller gives."""
 
     def __init__(self, optimizer: FakeOptimizer, values: dict[str, FakeTensor] | None) -> None:
         self.optimizer, self.values = optimizer, values
@@ -81,7 +81,7 @@ class FakeGradients:
 
 
 class FakeNetwork:
-    """Keeps the tensors that it is called with, and returns one of their dtype."""
+    """Keep the tensors of each call, and return one of their dtype."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, Policy | None]] = []
@@ -95,7 +95,7 @@ class FakeNetwork:
 
 
 class FakeRealisation:
-    """Puts a policy on its adapter's stack, and raises where it was told to."""
+    """Put a policy on its adapter's stack; raise the errors that the adapter was told to."""
 
     def __init__(self, adapter: FakeAdapter, policy: Policy, device: str | None) -> None:
         self.adapter, self.policy, self.device = adapter, policy, device
@@ -130,7 +130,7 @@ class FakeAdapter:
         self.fails_on_exit: BaseException | None = None
         self.fails_on_prepare: BaseException | None = None
         self.fails_on_compile: BaseException | None = None
-        self.places: dict[int, str] = {}  # of tensors that are not on the CPU, by their id
+        self.places: dict[int, str] = {}  # devices other than the CPU, by a tensor's id
         self.native: dict[str, Policy] = {}  # the framework's own AMP, by device
         self.has_gpu = False
         self.tensor, self.optimizer = FakeTensor, FakeOptimizer
@@ -259,8 +259,8 @@ class FakeAdapter:
 
 @pytest.fixture
 def make_adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeAdapter]:
-    """Registers a fake adapter; what was registered before is put back at the end of the test."""
-    registry.adapters_in_use()  # reads the entry points, so that what is put back is complete
+    """Return a function that registers a fake adapter until the end of the test."""
+    registry.adapters_in_use()  # reads all entry points now, so that the registry is complete
     for name in ("_loaded", "_in_use", "_waiting", "_unsuitable"):
         value = getattr(registry, name)
         monkeypatch.setattr(registry, name, dict(value) if isinstance(value, dict) else value)
@@ -276,36 +276,36 @@ def make_adapter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeAdapter]:
 
 @pytest.fixture
 def fake(make_adapter: Callable[..., FakeAdapter]) -> FakeAdapter:
-    """One registered fake adapter."""
+    """Return one registered fake adapter."""
     return make_adapter()
 
 
 @pytest.fixture
 def fake_class() -> type[FakeAdapter]:
-    """The fake adapter's class, to be spoilt by a test."""
+    """Return the fake adapter's class, for a test to change."""
     return FakeAdapter
 
 
 @pytest.fixture
 def tensor() -> type[FakeTensor]:
-    """The fake framework's tensors."""
+    """Return the class of the fake framework's tensors."""
     return FakeTensor
 
 
 @pytest.fixture
 def optimizer() -> type[FakeOptimizer]:
-    """The fake framework's optimizers."""
+    """Return the class of the fake framework's optimizers."""
     return FakeOptimizer
 
 
 @pytest.fixture(autouse=True)
 def no_warning_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test is a process of its own to the warnings that are given once in one."""
+    """Start each test with no warning given: some are given once in a process."""
     monkeypatch.setattr(amp_warnings, "_given", set())
 
 
 @pytest.fixture(autouse=True)
 def no_region_is_left_open() -> Iterator[None]:
-    """Every test leaves its thread as it found it."""
+    """Check that each test closes its regions."""
     yield
     assert unamp.current_policy() is None

@@ -1,4 +1,4 @@
-"""Alignment of two runs."""
+"""The alignment of two runs pairs the records of the same operations."""
 
 from __future__ import annotations
 

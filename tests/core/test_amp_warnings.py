@@ -1,6 +1,6 @@
-"""Warnings that help: each once, at the user's own line.
+"""Warnings about regions come once, at the user's own line.
 
-None comes again where a region is opened again.
+A region that is opened again does not repeat its warning.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_where_the_other_dtype_is_as_slow_only_float32_is_advised(
         lambda: policy_region(Policy("O1", "bfloat16")),
         lambda: policy_region(Policy("O0", "float16")),
         lambda: policy_region(Policy("O1", "float16", enabled=False)),
-        # the fake framework has nothing of its own
+        # the fake framework has no AMP of its own
         lambda: policy_region(Policy("O1", "float16", preset="native")),
         lambda: unamp.Region(Policy("O1", "float16"), device="gpu"),
     ],

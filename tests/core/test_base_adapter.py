@@ -1,4 +1,4 @@
-"""What `BaseAdapter` answers for adapters, and the file of gaps that it reads."""
+"""`BaseAdapter` answers for an adapter by default, and reads its file of gaps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from unamp.errors import AdapterError
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Makes the folder of an adapter's package, which can be imported."""
+    """Return the folder of an adapter's package that can be imported."""
     folder = tmp_path / "adapter_of_a_test"
     folder.mkdir()
     (folder / "__init__.py").touch()

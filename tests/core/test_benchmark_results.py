@@ -1,6 +1,6 @@
-"""Results of benchmarks: kept, read again, compared and drawn.
+"""Results of benchmarks are kept, read again, compared and drawn.
 
-What they measure is no test's business.
+No test checks what the benchmarks measure.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def test_a_peak_of_memory_is_forgotten_and_seen() -> None:
     before = meter.used()
     meter.reset()
     held = bytearray(64 << 20)
-    held[::4096] = bytes(len(held) // 4096)  # the system gives memory where it is written
+    held[::4096] = bytes(len(held) // 4096)  # the system gives memory only when it is written
     del held
     assert meter.peak() - before > 60 << 20
 

@@ -1,4 +1,4 @@
-"""The command `unamp`, run as a user runs it."""
+"""The command `unamp` answers, and refuses bad arguments in one message."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def run(
 
 
 def text_of(*arguments: str) -> str:
-    """Return the output of a command.
+    """Return the output of a command that runs in this process.
 
-    It has no process of its own: that takes a second each time.
+    A process of its own would take a second each time.
     """
     done = invoke(*arguments)
     assert done.exit_code == 0, done.output
@@ -165,7 +165,7 @@ def test_a_process_with_bad_arguments_ends_as_the_command_does() -> None:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """A trace's JSON: a matrix product in a layer, and a mean."""
+    """Return a file with a trace: a matrix product in a layer, and a mean."""
     trace = unamp.Trace(values=True)
     values = Values((2,), 0, 2.0, 1.5, 5**0.5, (1.0, 2.0))
     for op, layer, times in (("bmm", "Net.attention", 3), ("relu", "Net.1", 1), ("mean", None, 1)):

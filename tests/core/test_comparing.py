@@ -1,4 +1,4 @@
-"""`unamp.compare_traces`: two runs side by side."""
+"""`unamp.compare_traces` holds two runs side by side and finds where they differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_operations_are_ranked_by_relative_error() -> None:
     assert (compared.only_in_reference, compared.only_in_other) == ([], [])
     row = ["Net.0", "linear", "8.94e-02", "2.70e-06", "beyond", "float32", "float32", "2", "2.2"]
     assert compared.table().splitlines()[1].split() == row
-    # the head, a row, the verdict, and the two sides of the first
+    # the head, one row, the verdict, and both sides of the first difference
     assert len(compared.table(limit=1).splitlines()) == 5
 
 
@@ -58,7 +58,7 @@ def test_the_error_is_that_of_the_whole_result_within_what_a_sample_can_tell() -
 
 def test_a_sample_of_zeros_does_not_make_an_infinite_error() -> None:
     exact = np.zeros(6400)
-    exact[1::100] = 1.0  # nowhere where the sample looks
+    exact[1::100] = 1.0  # the sample takes none of these positions
     moved = exact.copy()
     moved[0] = 1e-3
     (compared,) = compare_traces(
@@ -74,7 +74,7 @@ def test_a_sample_of_zeros_does_not_make_an_infinite_error() -> None:
         ([0.0, 0.0], [0.0, 1.0], math.inf),
         ([1.0, 1.0], [1.0, math.inf], math.inf),
         ([1.0, math.inf], [1.0, math.inf], 0.0),
-        ([[1.0, 2.0]], [[1.0], [2.0]], 0.0),  # another layout: norms alone
+        ([[1.0, 2.0]], [[1.0], [2.0]], 0.0),  # another layout: only the norms are compared
         ([[1.0, 2.0]], [[1.0], [3.0]], 0.5),
     ],
 )
@@ -137,9 +137,9 @@ def test_layers_with_other_names_are_matched_in_order() -> None:
 
 
 def test_one_operation_more_shifts_nothing() -> None:
-    """A training step has many products outside of layers, clipping's for example.
+    """Operations outside of layers are paired by the size of their numbers, not by position.
 
-    They must not be held against the others.
+    A training step has many products there, in clipping for example.
     """
     step = [
         record("mul", None, [1305.0]),
@@ -155,7 +155,7 @@ def test_one_operation_more_shifts_nothing() -> None:
 
 def test_a_layer_that_runs_many_times_is_paired_in_order_whatever_the_sizes() -> None:
     sizes = 2 ** ((np.arange(6) + 0.49) / 16)
-    rounded = sizes * 1.001  # as large, by a sixteenth of a power of two, as the next was before
+    rounded = sizes * 1.001  # to a sixteenth of a power of two, the next exact size
     traces = [
         trace_of(*(record("linear", "Net.0", [size]) for size in each)) for each in (sizes, rounded)
     ]

@@ -1,4 +1,4 @@
-"""`custom_fwd` and `custom_bwd`, on the fake framework's tensors."""
+"""`custom_fwd` and `custom_bwd` run a custom function under the right policy, on fake tensors."""
 
 from __future__ import annotations
 

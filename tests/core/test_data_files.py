@@ -1,7 +1,4 @@
-"""The data files keep their own rules.
-
-They are about what the vocabulary and the presets may say, and in which order.
-"""
+"""The data files keep their rules: what the vocabulary and presets may say, and the order."""
 
 from __future__ import annotations
 
@@ -81,7 +78,7 @@ def preset(request: pytest.FixtureRequest) -> dict:
 
 
 def rule_lists(preset: dict) -> dict[str, list[str]]:
-    """Every list of operations, variants for a dtype or a level included."""
+    """Return every list of operations, with the variants for a dtype or a level."""
     return {key: names for key, names in preset.items() if key.partition("_")[0] in RULES}
 
 
@@ -220,7 +217,7 @@ def test_lists_are_sorted_names_of_the_vocabulary(preset: dict) -> None:
 
 @pytest.mark.parametrize("variant", ["", *VARIANTS])
 def test_no_operation_is_on_two_lists(preset: dict, variant: str) -> None:
-    """Also where a dtype or a level swaps some of the lists for others."""
+    """Variants for a dtype or a level swap some of the lists; these are checked, too."""
     effective = {rule: preset.get(f"{rule}_{variant}", preset.get(rule, [])) for rule in RULES}
     counts = Counter(name for names in effective.values() for name in names)
     assert not [name for name, count in counts.items() if count > 1]
@@ -235,7 +232,7 @@ def test_implied_entries_are_on_a_list(preset: dict) -> None:
 
 
 def test_members_follow_their_collective_name(preset: dict) -> None:
-    """Denying `interpolate` while an interpolation is not denied would say two things at once."""
+    """To deny `interpolate` and not one of the interpolations would be a contradiction."""
     for key, names in rule_lists(preset).items():
         for name in names:
             rest = sorted(set(OPS[name].get("members", [])) - set(names))
@@ -243,9 +240,9 @@ def test_members_follow_their_collective_name(preset: dict) -> None:
 
 
 def test_apex_lists_what_apex_spelled() -> None:
-    """apex cannot be installed for a comparison.
+    """Compare apex's spellings with its lists: two readings of the same files.
 
-    Its spellings and its lists are two readings of the same files.
+    apex cannot be installed for a comparison.
     """
     apex = table("presets/apex.toml")
     listed = {

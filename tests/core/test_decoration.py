@@ -1,4 +1,4 @@
-"""`unamp.decorate`: what it takes, what it hands to the adapter, and what it refuses."""
+"""`unamp.decorate` checks its arguments and gives the adapter networks and optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions as decorators: of functions, generators and coroutines."""
+"""A region decorates functions, generators and coroutines: in force while they run."""
 
 from __future__ import annotations
 

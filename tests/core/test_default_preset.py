@@ -1,7 +1,7 @@
-"""The default preset's decision about every operation that computes something.
+"""The default preset has a decision about every operation that computes.
 
-The principle is that of docs/design.md. A new operation fails here until it is decided: a product,
-something in float32, or something that follows its inputs.
+The principle is in docs/design.md. A new operation fails here until it is on one of the lists: a
+product, an operation in float32, or an operation that follows its inputs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import pytest
 from unamp import Policy, Rule
 from unamp.vocabulary import vocabulary
 
-#: At O1, by group: what is a product, what stays in float32, and what follows its inputs.
+#: The rules at O1, by group: a product, an operation in float32, an operation that follows its
+#: inputs.
 DECIDED = {
     "matmul": {
         Rule.LOW: """
@@ -212,8 +213,8 @@ DECIDED = {
     },
 }
 
-#: Kept in float32 at O2 as well: losses, norms, clipping by one, draws, and sums that are added up
-#: one after another.
+#: Operations in float32 at O2 as well: losses, norms, clipping by norm, draws, and sums that add
+#: one number after another.
 KEPT_AT_O2 = """
     batch_norm bernoulli binary_cross_entropy binary_cross_entropy_with_logits bincount binomial
     circle_loss clip_by_norm compute_average_loss cosine_embedding_loss cosine_similarity

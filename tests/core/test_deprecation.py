@@ -1,4 +1,4 @@
-"""What is deprecated works, warns for the line that uses it, and is gone when its time has come."""
+"""A deprecated name works, warns for the line that uses it, and is gone in time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAID = "is deprecated since unamp 1.1.0 and will be gone in 2.0.0; use wanted"
 
 
 def deprecations(source: str) -> list[Deprecation]:
-    """The deprecations that a source makes; each part has to be a text that is written out."""
+    """Return the deprecations in a source; each of their arguments must be a literal text."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     made = [
         call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Deprecation"
@@ -39,7 +39,7 @@ def deprecations(source: str) -> list[Deprecation]:
 
 
 def overdue(found: Deprecation, version: str) -> bool:
-    """Return whether a version is one in which something is to be gone."""
+    """Return whether the deprecated name must be gone in a version."""
     return _numbers(version) >= _numbers(found.until)
 
 
@@ -49,9 +49,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @contextmanager
 def seen_from_here() -> Iterator[list[tuple[str, str]]]:
-    """Yield the deprecations that a block is warned of.
+    """Yield the list that the block's deprecation warnings go to, once it ends.
 
-    Each is the text, and the line of this file that it is for.
+    Each is the text of the warning, and the line of this file that it points to.
     """
     found: list[tuple[str, str]] = []
     with warnings.catch_warnings(record=True) as seen:

@@ -1,6 +1,6 @@
-"""The dialects against the installed frameworks' own modules: names, signatures, lists.
+"""The dialects have the names, signatures and lists of the installed frameworks' modules.
 
-What needs no framework is tested here, too.
+Behaviour that needs no framework is tested here, too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import unamp
 from unamp._data import load_table
 from unamp.vocabulary import vocabulary
 
-#: For each module the installed files that define what it offers;
-#: the last is the one that lists it.
+#: For each module, the installed files with its definitions; the last file lists the module's
+#: names.
 MODULES = {
     "torch.amp": (
         "torch/amp/autocast_mode.py",
@@ -59,7 +59,7 @@ MODULES = {
     ),
 }
 
-#: Methods that have to do with Keras' layers, variables and saved models.
+#: Methods about Keras' layers, variables and saved models, which the dialects leave out.
 KERAS_ALONE = {
     *(
         "DTypePolicy.convert_input",
@@ -73,18 +73,18 @@ KERAS_ALONE = {
 
 @functools.cache
 def parsed(path: str) -> ast.Module:
-    """A file of an installed framework, which is not imported."""
+    """Return the syntax tree of an installed framework's file, without importing it."""
     framework, _, inside = path.partition("/")
     return ast.parse((place(framework) / inside).read_text("utf-8"))
 
 
 def theirs(module: str) -> dict[str, list[tuple[str, str, object]]]:
-    """The parameters of the functions, constructors and public methods in a module's files."""
+    """Return the parameters of a module's functions, constructors and public methods."""
     found: dict[str, list[tuple[str, str, object]]] = {}
     for path in MODULES[module]:
         for node in parsed(path).body:
             if isinstance(node, ast.FunctionDef):
-                # the last of several overloads is the function itself
+                # of several overloads, the last is the function itself
                 found[node.name] = written(node.args)
             elif isinstance(node, ast.ClassDef):
                 for method in node.body:
@@ -107,7 +107,7 @@ def theirs(module: str) -> dict[str, list[tuple[str, str, object]]]:
 
 
 def written(args: ast.arguments) -> list[tuple[str, str, object]]:
-    """Parameters as (name, kind, default), from their definition."""
+    """Return parameters as (name, kind, default), from their definition."""
     places = [*args.posonlyargs, *args.args]
     defaults = [None] * (len(places) - len(args.defaults)) + [*args.defaults]
     found = [
@@ -134,12 +134,12 @@ def _value(default: ast.expr | None) -> object:
     if default is None:
         return NONE
     if isinstance(default, ast.Attribute):
-        return default.attr  # a dtype, for which its name stands in the dialects, or a mode
+        return default.attr  # a mode, or a dtype: the dialects have its name
     return eval(compile(ast.Expression(default), "default", "eval"), {})
 
 
 def ours(thing: object) -> list[tuple[str, str, object]]:
-    """Parameters as (name, kind, default), of what can be called."""
+    """Return parameters as (name, kind, default), from a callable."""
     parameters = inspect.signature(thing).parameters.values()  # type: ignore[arg-type]
     return [
         (p.name, p.kind.description, NONE if p.default is p.empty else _named(p.default))
@@ -194,14 +194,14 @@ def test_the_signatures_are_the_frameworks_own(module: str) -> None:
         compared.add(name)
     unseen = set(dialect(module).__all__) - compared
     assert unseen <= {
-        # a module, and two other names
+        # a module, and two aliases of a function
         *("debugging", "get_autocast_cpu_dtype", "get_autocast_gpu_dtype"),
         *("DebugMode", "OperatorStats"),  # no functions
     }
 
 
 def _bound(module: str, name: str, method: str) -> Any:
-    """A method without its `self`."""
+    """Return a method without its `self`."""
     function = inspect.getattr_static(getattr(dialect(module), name), method)
     function = getattr(function, "__func__", function)
     return functools.partial(function, None)
@@ -227,7 +227,7 @@ def test_a_dialect_imports_no_framework() -> None:
 
 
 def assigned(path: str) -> dict[str, ast.expr]:
-    """Return what a file of an installed framework assigns at the top level."""
+    """Return the top-level assignments in a file of an installed framework."""
     return {
         ast.unparse(node.targets[0]): node.value
         for node in parsed(path).body
@@ -312,7 +312,7 @@ def test_a_policy_is_a_value() -> None:
 
 
 def test_a_state_moves_through_every_dialect() -> None:
-    """Each takes over what the one before it saved, under its own framework's keys."""
+    """Each dialect loads the state that the one before it saved, under its own framework's keys."""
     torch, paddle, mindspore = unamp.dialects.torch, unamp.dialects.paddle, unamp.dialects.mindspore
     first = torch.GradScaler("cpu", 1024.0, growth_interval=5)
     first.load_state_dict(first.state_dict() | {"_growth_tracker": 3})
@@ -378,7 +378,7 @@ def test_torchs_devices(make_adapter: Any) -> None:
             torch.cuda.amp.autocast(dtype="bfloat16", cache_enabled=False),
             torch.autocast("cuda") as inner,
         ):
-            assert inner.fast_dtype == "bfloat16"  # None is the dtype around it, as in torch
+            assert inner.fast_dtype == "bfloat16"  # None means the dtype around, as in torch
             assert unamp.current_policy() == unamp.Policy(
                 "O1", "bfloat16", preset="torch-cuda", cache=False
             )
@@ -421,7 +421,7 @@ def test_paddles_levels_and_dtypes(fake: Any) -> None:
         assert paddle.get_autocast_cpu_dtype() == "float16"
     with paddle.auto_cast(enable=False, dtype="float32"):
         assert not unamp.is_autocast_enabled()
-    assert not paddle.is_float16_supported()  # the fake framework emulates it
+    assert not paddle.is_float16_supported()  # the fake framework emulates float16
     assert paddle.is_bfloat16_supported("cpu")
     assert not paddle.is_bfloat16_supported("gpu:1")
     with pytest.raises(ValueError, match="The device should be"):

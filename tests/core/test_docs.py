@@ -1,4 +1,4 @@
-"""The documents: every example belongs to one framework's process, and links lead somewhere."""
+"""Each example in the documents belongs to one framework, and links and commands exist."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_command_is_one_that_there_is(
         case "python", ["-m", "unamp_conformance", *options]:
             _parse(["conformance", *options])
         case "python", ["-m", module, *_]:
-            spec = find_spec(module)  # without importing it, and its framework
+            spec = find_spec(module)  # finds the module without importing it and its framework
             assert spec is not None
             for home in spec.submodule_search_locations or ():
                 assert (Path(home) / "__main__.py").exists()
@@ -106,7 +106,7 @@ def test_a_command_is_one_that_there_is(
 
 
 def _parse(arguments: list[str]) -> None:
-    """Have the command line read its arguments, and run nothing."""
+    """Have the command line parse its arguments, and run nothing."""
     command = typer.main.get_command(app)
     while arguments and arguments[0] in getattr(command, "commands", ()):
         command, arguments = command.commands[arguments[0]], arguments[1:]

@@ -1,6 +1,6 @@
-"""The first noun of a docstring is the thing that it is about.
+"""The first noun of each docstring is the thing that it documents, and no pronoun.
 
-No pronoun stands for it, and no word that is ours alone.
+Words with a meaning of this project's own stand in the glossary.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMELESS = re.compile(
     rf"|(Be|Need) "
 )
 
-#: Words that mean something of their own here, in identifiers and docstrings.
+#: Words with a meaning of their own here, in identifiers and docstrings.
 OURS = (
     "composite", "explicit cast", "feed", "held", "observer", "place", "shadow", "sink", "stand in",
     "suspend", "token", "transparent", "unit",

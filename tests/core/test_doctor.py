@@ -1,4 +1,4 @@
-"""`unamp doctor` on frameworks that are missing, broken, talkative or well."""
+"""`unamp doctor` reports frameworks that are missing, broken, talkative or well."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from unamp.cli import commands, doctor, printing
 
 @pytest.fixture
 def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], str]]:
-    """Return a function that makes a framework of some source code.
+    """Return a function that makes the framework `strange` from source code.
 
-    Only this test can import it, and it is the only one that has an adapter.
+    Only this test can import it, and no other framework has an adapter.
     """
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -110,7 +110,7 @@ def test_a_framework_that_is_well_is_reported_with_all_it_can_do(
 
 
 def found(*reports: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return what `doctor.examine_all` gives for some reports."""
+    """Return the result of `doctor.examine_all` for some reports."""
     return {
         "processor": "Some processor",
         "instruction sets": ["avx", "avx2"],

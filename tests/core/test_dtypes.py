@@ -1,4 +1,4 @@
-"""Every way to name a precision, and everything that is none."""
+"""Every spelling of a precision is accepted, and everything else is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DType:
 
 
 class Named:
-    """A dtype object that carries its name."""
+    """A dtype object with its name in an attribute."""
 
     name = "bfloat16"
 

@@ -1,4 +1,4 @@
-"""`unamp.explain`: the rules, their origins, and how frameworks carry them out."""
+"""`unamp.explain` tells the rules, their origins, and the way frameworks carry them out."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_how_is_what_the_adapter_says(fake: Any) -> None:
 def test_native_is_explained_for_one_framework_and_device(fake: Any) -> None:
     with pytest.raises(ValueError, match="name a framework"):
         explain(Policy(preset="native"))
-    # The framework has nothing of its own, so nothing is touched.
+    # The fake framework has no AMP of its own, so nothing is touched.
     assert {e.rule for e in explain(Policy(preset="native"), "fake", "cpu").values()} == {
         Rule.UNTOUCHED
     }
@@ -64,7 +64,7 @@ def test_bad_arguments(arguments: tuple[Any, ...], error: type[Exception], says:
 
 
 def test_native_needs_no_device_where_there_is_one(make_adapter: Any) -> None:
-    fake = make_adapter("torch")  # whose own lists there are
+    fake = make_adapter("torch")  # presets have torch's own lists
     native = Policy("O1", "bfloat16", preset="native")
     assert {op: e.rule for op, e in explain(native, "torch").items()} == {
         op: e.rule for op, e in explain(native, "torch", "cpu").items()

@@ -1,6 +1,6 @@
-"""float8 as a study: its numbers are held against ml_dtypes.
+"""The study of float8 computes ml_dtypes' numbers, and its results can be exported.
 
-With them, what is refused, and what is written for others.
+Wrong arguments are refused by name.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def test_the_lists_of_a_study() -> None:
         False,
         True,
     ]
-    # Another layer named fc stays, and a pattern cannot tell the two apart.
+    # The filter leaves another layer named fc alone: a pattern could not tell the two apart.
     assert STUDY.keras_filters() == ["^dense$"]
     text = STUDY.transformer_engine()
     (pattern,) = re.findall(r"layer_name_regex_pattern: '(.*)'\n", text)

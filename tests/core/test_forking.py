@@ -1,4 +1,4 @@
-"""What is done around a fork is done, whatever one of those who have to do something raises."""
+"""Every handler around a fork runs, although another one raises."""
 
 import os
 

@@ -1,6 +1,6 @@
-"""Gradients in traces: what a trace keeps, the table, the file, the page.
+"""Traces keep gradients, and show them in the table, the file and the page.
 
-With them, the steps and ranks that record.
+Steps and ranks that a trace leaves out are tested, too.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SMALL = np.array([1e-6, 1e-9, 0.0, 1.0])
 
 
 def recorded(fake: Any, *found: tuple[OpRecord, Any], **arguments: Any) -> unamp.Trace:
-    """Return a trace of operations of which each has a gradient of these numbers.
+    """Return a trace with these operations, each with a gradient of these numbers.
 
-    The last operation's gradient comes first.
+    The last operation's gradient comes first, as in a backward pass.
     """
     with trace(gradients=True, **arguments) as t:
         hooks = [(fake.sinks[-1](record), numbers) for record, numbers in found]
@@ -98,12 +98,12 @@ def test_what_comes_after_the_trace_is_dropped(fake: Any) -> None:
         with trace(gradients=True) as inner:
             hook = fake.sinks[-1](LINEAR)
             hook.when_closed(lambda: undone.append("hook"))
-        assert undone == []  # the outer one still wants it
+        assert undone == []  # the outer trace still needs the hook
     assert undone == ["hook"]
     assert not hook.wanted
     hook.arrived("float32", (4,), SMALL)
     with inner:
-        hook.arrived("float32", (4,), SMALL)  # opened again: the result is one of before
+        hook.arrived("float32", (4,), SMALL)  # opened again: the result is from before
     assert outer.gradients == inner.gradients == []
 
 
@@ -163,7 +163,7 @@ def test_a_parameter_is_followed_once_and_belongs_to_the_step_of_its_gradient(fa
         assert parameter_hook("Net.a.weight", weight) is not None
         assert parameter_hook("Net.a.weight", weight) is None
         with trace(gradients=True, steps=[1]) as inner:
-            assert parameter_hook("Net.a.weight", weight) is None  # not in this step
+            assert parameter_hook("Net.a.weight", weight) is None  # step 0 is not recorded
             inner.step()
             hook = parameter_hook("Net.a.weight", weight)
             assert hook is not None

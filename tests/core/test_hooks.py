@@ -1,6 +1,6 @@
-"""Every private name of a framework that an adapter uses stands in its table of hooks.
+"""Each private name of a framework that an adapter uses is in its table of hooks.
 
-Each is looked at before it is used.
+The table's names are probed before one is used.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_nothing_else_is_seen(line: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def hooks(monkeypatch: pytest.MonkeyPatch) -> Hooks:
-    """The hooks of a framework with two modules; one of them is needed by few programs."""
+    """Return the hooks of a framework with two modules; few programs need the second."""
     framework, inner = types.ModuleType("somebodys"), types.ModuleType("somebodys.inner")
 
     class Layer:

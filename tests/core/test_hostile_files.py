@@ -1,7 +1,4 @@
-"""Files from elsewhere: whatever is done to one, its reader says what is wrong with it.
-
-Never does anything else happen.
-"""
+"""A reader of a damaged or hostile file names the defect, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ VALUES = Values((1, 3), 0, 2.0, 0.5, 3.0, (1.0, 2.0, -0.5), (Underflow("float16"
 
 
 def written() -> dict[str, Any]:
-    """A whole trace, as data."""
+    """Return a whole trace, as data."""
     trace = unamp.Trace(values=True, shadow="float16", gradients=True)
     trace.frameworks["torch"] = "2.13.0"
     for op, layer in (("linear", "Net.0"), ("softmax", None), ("einsum", "Net.1")):
@@ -61,7 +58,7 @@ def written() -> dict[str, Any]:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> str:
-    """A trace's text, spoilt."""
+    """Draw the text of a damaged trace."""
     return draw(cut(json.dumps(draw(spoilt(written())))))
 
 
@@ -80,7 +77,7 @@ def test_a_mutated_trace_is_read_or_refused_in_words(text: str) -> None:
         assert all(line.isprintable() for line in trace.shadow_table().splitlines())
     if trace.keeps_gradients:
         assert all(line.isprintable() for line in trace.gradient_table().splitlines())
-    # NaN is not equal to itself
+    # compared as text, since NaN does not equal itself
     assert unamp.Trace.from_json(trace.to_json()).to_json() == trace.to_json()
     unamp.compare_traces(trace, unamp.Trace.from_json(json.dumps(written()))).table()
 
@@ -101,7 +98,7 @@ def test_hostile_texts_are_named(text: str, says: str) -> None:
         unamp.Trace.from_json(text)
 
 
-#: Where something stands in a whole trace.
+#: The path to each part of a whole trace.
 PLACES: dict[str, tuple[str | int, ...]] = {
     "record": ("records", 0),
     "values": ("records", 0, "values"),
@@ -211,7 +208,7 @@ def test_a_trace_of_operations_that_are_registered_elsewhere_is_compared() -> No
 
 
 def test_no_command_ends_in_a_traceback(tmp_path: Path) -> None:
-    """`trace`, `compare` and `diff --trace`, each on a few hundred spoilt files."""
+    """Give each of `trace`, `compare` and `diff --trace` a few hundred damaged files."""
     sound, spoilt = tmp_path / "sound.json", tmp_path / "spoilt.json"
     sound.write_text(json.dumps(written()))
     chance = random.Random(0)

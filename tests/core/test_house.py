@@ -1,7 +1,7 @@
 """Imports go one way: conformance, unamp, entry point, adapter, framework.
 
-Inside each, no arrow runs back up. docs/architecture.md tells it in words. Here imports are read
-from the source, those inside functions and those for a type checker included.
+Inside each, no import goes back up. docs/architecture.md describes the order. The tests read
+imports from the source, also those inside functions and those for a type checker.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ADAPTERS = sorted(path for path in (ROOT / "adapters").iterdir() if (path / "__i
 CORE = sorted((ROOT / "unamp").rglob("*.py"))
 CONFORMANCE = sorted((ROOT / "conformance").rglob("*.py"))
 
-#: What a part of the core may import beyond the standard library; all of it is imported only when
-#: the command line runs.
+#: The packages that a part of the core may import beside the standard library. Each is imported
+#: only when the command line runs.
 THIRD_PARTY = {
     "unamp.cli": {"typer", "rich"},
     "unamp._pages": {"jinja2", "markupsafe"},
@@ -34,8 +34,8 @@ THIRD_PARTY = {
     "unamp._toml_editing": {"tomlkit"},
 }
 
-#: The floors of the core, the ground first. A module imports from its own floor and from those
-#: below it.
+#: The floors of the core, the lowest first. A module imports from its own floor and from lower
+#: ones.
 FLOORS = (
     (
         "errors",
@@ -80,13 +80,13 @@ FLOORS = (
     ),
     ("tracing",),
     ("tuning", "watching"),
-    ("",),  # the face: what `import unamp` offers
-    ("dialects", "migrate", "onnx"),  # thin, and built on what everybody can import
-    ("exporting",),  # which reads ONNX files with the floor below
+    ("",),  # the module `unamp` itself
+    ("dialects", "migrate", "onnx"),  # thin, and built on modules that everybody can import
+    ("exporting",),  # reads ONNX files with the floor below
     ("cli", "__main__"),
 )
 
-#: The floors of the suite, likewise.
+#: The floors of the suite, the lowest first.
 SUITE = (
     ("results", "reading", "subjects", "gaps", "machine"),
     ("check",),
@@ -98,12 +98,12 @@ SUITE = (
 HOUSES = {"unamp": FLOORS, "unamp_conformance": SUITE}
 SUITE_FILES = sorted((ROOT / "conformance/unamp_conformance").rglob("*.py"))
 
-#: Arrows that run back up, with the reason in docs/architecture.md.
+#: Imports that go back up; docs/architecture.md has the reason.
 BACK_UP = {("unamp", "unamp.dialects")}
 
 
 def module(path: Path) -> str:
-    """The name by which a file is imported."""
+    """Return the name by which a file is imported."""
     home = next(
         home
         for home in (ROOT / "adapters", ROOT / "conformance", ROOT)
@@ -115,7 +115,7 @@ def module(path: Path) -> str:
 
 @cache
 def modules() -> Mapping[str, Path]:
-    """Our modules and where they are."""
+    """Return our modules by name, with their files."""
     return {
         module(path): path
         for path in (*CORE, *CONFORMANCE, *(p for a in ADAPTERS for p in a.rglob("*.py")))
@@ -124,7 +124,7 @@ def modules() -> Mapping[str, Path]:
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """The modules that a file imports, wherever in it."""
+    """Return the modules that a file imports, wherever in it."""
     return frozenset(_imported(ast.parse(path.read_text("utf-8"))))
 
 
@@ -141,12 +141,12 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 
 def packages(path: Path) -> set[str]:
-    """The top-level packages that a file imports."""
+    """Return the top-level packages that a file imports."""
     return {name.partition(".")[0] for name in imports(path)}
 
 
 def floor(name: str) -> int:
-    """The floor of a module of the core or of the suite; -1 where it has none."""
+    """Return the floor of a module of the core or of the suite; -1 where it has none."""
     package, _, rest = name.partition(".")
     return next(
         (n for n, rooms in enumerate(HOUSES[package]) if rest.partition(".")[0] in rooms), -1
@@ -154,7 +154,7 @@ def floor(name: str) -> int:
 
 
 def circles(names: set[str]) -> list[set[str]]:
-    """The groups of modules that import each other in a loop."""
+    """Return the groups of modules that import each other in a loop."""
     arrows = {
         name: {to for to in imports(modules()[name]) & names if (name, to) not in BACK_UP} - {name}
         for name in names
@@ -186,7 +186,7 @@ def test_the_core_imports_itself_and_the_standard_library(path: Path) -> None:
     allowed = {"unamp"}.union(
         *(more for part, more in THIRD_PARTY.items() if module(path).startswith(part))
     )
-    # for a type checker alone, which tests/core/test_imports.py sees from outside
+    # for a type checker alone; tests/core/test_imports.py checks that no run imports it
     of_types = {"numpy"}
     assert packages(path) - sys.stdlib_module_names - of_types <= allowed
 
@@ -238,7 +238,7 @@ def test_an_adapter_has_no_circle(adapter: Path) -> None:
 
 
 def _passing_the_door(room: str) -> list[str]:
-    """The modules outside a package that import something behind its `__init__`."""
+    """Return the modules outside a package that import one of its inner modules."""
     outside = {
         name: path for name, path in modules().items() if not f"{name}.".startswith(f"{room}.")
     }
@@ -267,9 +267,9 @@ def test_there_are_adapters() -> None:
 
 
 def _promised(path: Path) -> bool:
-    """Return whether a module has to say what it offers.
+    """Return whether a module must have `__all__`.
 
-    Packages have to, and what docs/public-api.md names.
+    Packages must, and so must the modules that docs/public-api.md names.
     """
     alone = {"unamp.testing", "unamp.typing"}
     dialect = module(path).startswith("unamp.dialects.") and not path.name.startswith("_")
@@ -289,9 +289,9 @@ def test_every_public_module_says_what_it_offers(path: Path) -> None:
 
 
 def _taken_from_inside(source: str) -> list[str]:
-    """Return the names with an underscore in front that a source takes from the core's modules.
+    """Return the private names that a source imports from the core's modules.
 
-    Elsewhere the underscore says enough.
+    A module without `__all__` offers all its other names.
     """
     tree = ast.parse(source)
     froms = [

@@ -1,4 +1,4 @@
-"""`import unamp` is cheap and brings nobody else along."""
+"""`import unamp` is cheap and imports no other package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import unamp
 
 
 def test_import_brings_the_standard_library_and_nothing_else() -> None:
-    # Whatever the environment's own start-up files import was there before.
+    # Modules that the environment's own start-up files import are there before.
     code = """
 import sys
 before = set(sys.modules)

@@ -1,7 +1,4 @@
-"""The policy that is in force for a framework and a device.
-
-Where there is none, a library's default is.
-"""
+"""The policy in force for a framework and a device is found, else a library's default."""
 
 from __future__ import annotations
 
@@ -82,7 +79,7 @@ def test_the_frameworks_own_amp_stays(fake: Any, tensor: Any) -> None:
 
 
 def test_limited_regions_are_not_widened(make_adapter: Any, tensor: Any) -> None:
-    make_adapter("other").tensor = int  # what is no float in this test is the other framework's
+    make_adapter("other").tensor = int  # integers are its tensors
     fake = make_adapter("fake")
     with policy_region(THEIRS, framework="other"):
         with default_region(MINE, like=tensor("float32")):

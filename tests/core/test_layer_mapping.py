@@ -1,6 +1,6 @@
-"""The layers of one run that are those of another.
+"""The layers of one run are mapped to those of another.
 
-Pairs are proposed, written to a file, corrected, read strictly, and compared by.
+Pairs are proposed, written to a file, corrected, read strictly, and used to compare.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def trace_of(*records: OpRecord) -> Trace:
     return trace
 
 
-#: Attention as one layer with four inside, and the same as four layers; two products of the same
-#: shape have changed places.
+#: Attention as one layer with layers inside, and as separate layers in another network.
+#: Two products of the same shape have changed places.
 REFERENCE = trace_of(
     record("linear", "Net.attention.q", [1.0, 2.0]),
     record("linear", "Net.attention.k", [3.0, 1.0]),
@@ -147,7 +147,7 @@ def test_a_hostile_file_is_one_line(text: str, says: str, tmp_path: Path) -> Non
 def test_a_layer_of_the_file_is_compared_with_its_partner_alone() -> None:
     one = trace_of(record("linear", "Net.a", [1.0]), record("linear", "Net.b", [2.0]))
     other = trace_of(record("linear", "Net.b", [1.0]), record("linear", "Net.a", [2.0]))
-    assert not compare_traces(one, other).within  # the names mislead
+    assert not compare_traces(one, other).within  # the same names belong to different layers
     compared = compare_traces(
         one, other, layers=LayerMapping((("Net.a", "Net.b"), ("Net.b", "Net.a")))
     )
@@ -212,7 +212,7 @@ def test_the_command_proposes_once_and_compares_by_what_a_person_corrected(tmp_p
     assert run("--layers", layers)[0] == 0
     swapped = before.replace(".query", ".x").replace(".key", ".query").replace(".x", ".key")
     layers.write_text(swapped, "utf-8")
-    assert run("--layers", layers)[0] == 1  # wrongly corrected: other numbers
+    assert run("--layers", layers)[0] == 1  # a wrong correction: the numbers differ
     layers.write_text("[", "utf-8")
     assert run("--layers", layers)[0] == 2
     assert run("--layers", layers, "--propose-layers", tmp_path / "new")[0] == 2

@@ -1,4 +1,4 @@
-"""What a compiler keeps is kept for the rules of layers, and a layer that is gone has none."""
+"""The key for a compiler's caches tells rules of layers apart; a dead layer has no rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Layer:
 
 
 class Rule:
-    """A `LayerRegion` that is only told apart from others."""
+    """A `LayerRegion` that only differs from other instances."""
 
     rule: Policy | str = "float32"
     result: str | None = None
@@ -48,7 +48,7 @@ def test_a_layer_that_is_gone_has_no_rule() -> None:
     rules, kept, rule = RulesInForce(), Layer(), Rule()
     rules.put(kept, rule)
     only = rules.key
-    for _ in range(3):  # at one address, maybe
+    for _ in range(3):  # perhaps at the same address each time
         layer = Layer()
         assert rules.key == only
         rules.put(layer, rule)

@@ -1,4 +1,4 @@
-"""Words for many operations in allow and deny lists."""
+"""Groups and wildcards in allow and deny lists stand for their operations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Facts about the machine: its instruction sets.
-
-With them, the variables that change what frameworks use of them.
-"""
+"""The facts about a machine name its instruction sets and the variables that choose kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from unamp.adapter import machine
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return what the system tells of its processor; nothing until it is written."""
+    """Return the file in which the system describes its processor; a test writes it."""
     path = tmp_path / "cpuinfo"
     monkeypatch.setattr(machine, "_CPUINFO", path)
     return path

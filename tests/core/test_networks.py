@@ -1,4 +1,4 @@
-"""`auto_mixed_precision`: what is checked, what is cast, what a wrapped network is."""
+"""`auto_mixed_precision` checks its arguments, casts parameters and wraps a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unamp.policy import Policy
 
 @pytest.fixture
 def network(fake: Any) -> Any:
-    """A network of the fake framework."""
+    """Return a network of the fake framework."""
     return fake.make_network()
 
 

@@ -1,4 +1,4 @@
-"""Built wheels are complete: installed outside the checkout, without the checkout, they work."""
+"""Built wheels are complete: they work when installed outside the checkout."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ KERNELS = "unamp_torch/compiled/torch-2.13/unamp_torch_kernels.cpython-311-x86_6
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dist.Wheels:
-    """Return all that is built: sdist, pure wheel, and wheel for the platform.
+    """Return everything that is built: sdist, pure wheel, and wheel for the platform.
 
-    A file stands in the place of kernels.
+    A small file stands for the compiled kernels.
     """
     folder = tmp_path_factory.mktemp("kernels")
     library = folder / KERNELS
@@ -46,20 +46,20 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dist.Wheels:
 
 @pytest.fixture(scope="module")
 def wheel(wheels: dist.Wheels) -> Path:
-    """The pure wheel, which was built from the sdist beside it."""
+    """Return the pure wheel, which was built from the sdist beside it."""
     return wheels.pure
 
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a new environment with the wheel and nothing else."""
+    """Return the interpreter of a new environment with the wheel and nothing else."""
     return environment(tmp_path_factory.mktemp("outside"), str(wheel))
 
 
 def environment(folder: Path, *source: str) -> Path:
     """Return the interpreter of a new environment with unamp and nothing else.
 
-    unamp is as pip takes it from somewhere.
+    `source` is the argument with which pip installs unamp.
     """
     venv.create(folder / "venv", symlinks=True)
     python = folder / "venv" / "bin" / "python"
@@ -79,7 +79,7 @@ def environment(folder: Path, *source: str) -> Path:
 
 
 def run(python: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run outside the checkout, without the variables that could lead back into it."""
+    """Run Python outside the checkout, without variables that could lead back into it."""
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith("PYTHON")
     } | variables
@@ -172,13 +172,13 @@ def test_every_place_names_the_same_versions_of_a_framework() -> None:
 
 
 def told(wheel: Path, name: str) -> str:
-    """A file of the wheel's metadata."""
+    """Return a file of the wheel's metadata."""
     with zipfile.ZipFile(wheel) as archive:
         return archive.read(f"unamp-{unamp.__version__}.dist-info/{name}").decode()
 
 
 def metadata(wheel: Path) -> Message:
-    """What the wheel says of itself."""
+    """Return the wheel's metadata."""
     return Parser().parsestr(told(wheel, "METADATA"))
 
 

@@ -1,4 +1,4 @@
-"""The dialect of `paddle.amp.debugging`: statistics of operators, and results that are checked."""
+"""The dialect of `paddle.amp.debugging` counts operators and checks results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_operator_stats(fake: Any, capsys: pytest.CaptureFixture[str]) -> None:
         "exp": {"float16": 0, "bfloat16": 0, "float32": 1, "other": 0},
         "matmul": {"float16": 2, "bfloat16": 0, "float32": 0, "other": 0},
     }
-    # nothing is counted: nothing is printed
+    # no operator ran, so nothing is printed
     assert debugging.disable_operator_stats_collection() == {}
     with pytest.raises(KeyError), debugging.collect_operator_stats():
         raise KeyError
@@ -75,7 +75,7 @@ def test_the_tensor_checker(fake: Any, capsys: pytest.CaptureFixture[str]) -> No
     assert told(modes.CHECK_NAN_INF, INFINITE, checked_op_list=["exp"]) == ""
     assert told(modes.CHECK_NAN_INF, INFINITE, skipped_op_list=["matmul_v2"]) == ""
     assert fake.sinks == []
-    debugging.disable_tensor_checker()  # once more is nothing
+    debugging.disable_tensor_checker()  # a second call does nothing
 
 
 def test_steps_of_the_tensor_checker(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:

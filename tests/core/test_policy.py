@@ -1,4 +1,4 @@
-"""`Policy`: what it decides, and that it behaves as a value."""
+"""`Policy` decides by its level, lists and preset, and behaves as a value."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from unamp.presets import preset as load_preset
 
 UNTOUCHED, LOW, FP32, WIDEST, BANNED = Rule.UNTOUCHED, Rule.LOW, Rule.FP32, Rule.WIDEST, Rule.BANNED
 
-# One operation of torch's CUDA lists for every place that an operation can have: the allow list,
-# the deny list, the promote list, banned, on no list, and on no list with a meaning that a level
-# does not change.
+# For each list of torch's CUDA preset, one operation: allow list, deny list, promote list, banned,
+# on no list, and on no list with a meaning that no level changes.
 PLACES = ("conv2d", "softmax", "addcmul", "binary_cross_entropy", "relu", "reshape")
 
 DECIDED = {

@@ -1,7 +1,4 @@
-"""Rules for layers and `precision.toml` as values.
-
-The tests say what is read, what is refused, and what survives.
-"""
+"""Rules for layers and `precision.toml` are values: read, refused, and written back unchanged."""
 
 from __future__ import annotations
 
@@ -299,7 +296,7 @@ def test_a_precision_is_pickled_and_copied() -> None:
 
 
 def _written(data: Any) -> str:
-    """Some data as TOML, as far as TOML can say it."""
+    """Return some data as TOML, as far as TOML can express it."""
     return "\n".join(
         f"{json.dumps(str(name))} = {_precision_toml._value(value)}" for name, value in data.items()
     )
@@ -360,7 +357,7 @@ OF_TORCH = Policy("O1", "bfloat16", preset="torch-cuda")
 
 
 def made_with(text: str, version: str) -> str:
-    """The text of a file as it would have been with an older version's lists."""
+    """Return the text of a file as an older version's lists would have made it."""
     assert 'lists = {torch-cuda = "2.15"}' in text
     return text.replace('lists = {torch-cuda = "2.15"}', f'lists = {{torch-cuda = "{version}"}}')
 

@@ -1,4 +1,4 @@
-"""The lists of other versions of the frameworks: the presets whose names have a version."""
+"""A preset whose name has a version has the lists of that version of the framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is public is what the last release had, except for what CHANGELOG.md names."""
+"""Public names are those of the last release, except for the changes in CHANGELOG.md."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def private(): ...
 
 
 def made(home: Path, source: str = TINY) -> str:
-    """Write a package, and return the lines of its names."""
+    """Write a package, and return its public names, one on each line."""
     (home / "tiny").mkdir(exist_ok=True)
     (home / "tiny" / "__init__.py").write_text(source, "utf-8")
     return "\n".join(names(home, ["tiny"]))

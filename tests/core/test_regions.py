@@ -1,4 +1,4 @@
-"""Regions: what is in force where, whatever happens inside."""
+"""A region puts its policy in force and restores the earlier one, whatever happens inside."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_equal_requests_share_a_region(fake: Any) -> None:
     assert autocast("cpu", "bfloat16") is autocast("cpu", dtype="bfloat16")
     assert autocast("cpu", "bfloat16") is not autocast("gpu", "bfloat16")
     assert autocast(deny=["linear"]).policy == autocast(deny=("linear",)).policy
-    # 1 == True: a cache that mixes them up would let a wrong argument pass.
+    # 1 == True: a cache that confuses them would accept a wrong argument.
     assert autocast(enabled=True).policy.enabled is True
     with pytest.raises(TypeError, match="enabled must be True or False"):
         autocast(enabled=1)  # type: ignore[arg-type]
@@ -192,8 +192,7 @@ def test_a_region_is_in_force_in_its_thread_only(fake: Any) -> None:
         thread = threading.Thread(target=lambda: seen.append(current_policy()))
         thread.start()
         thread.join()
-        # A copied context does not carry a region along either:
-        # a worker says for itself what it wants.
+        # A copied context has no region either: a worker opens its own.
         thread = threading.Thread(
             target=lambda: contextvars.copy_context().run(lambda: seen.append(current_policy()))
         )
@@ -256,7 +255,7 @@ def test_autocast_without_a_dtype_takes_the_devices(
 ) -> None:
     fake.has_gpu = has_gpu
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", unamp.AmpWarning)  # of a GPU that is not there
+        warnings.simplefilter("ignore", unamp.AmpWarning)  # about an absent GPU
         assert autocast(device_type).policy.dtype == dtype
 
 

@@ -1,7 +1,4 @@
-"""`register_operation` without a framework: names, and bad input.
-
-Nothing stays half registered.
-"""
+"""`register_operation` without a framework: names are added, and errors leave none behind."""
 
 from __future__ import annotations
 
@@ -84,7 +81,7 @@ def test_it_stands_wherever_the_function_stood(registration: unamp.Registration)
     here = sys.modules[__name__]
     assert mine.__wrapped__.__name__ == "mine"  # type: ignore[attr-defined]
     registration.undo()
-    registration.undo()  # which is nothing more
+    registration.undo()  # a second call does nothing
     assert not hasattr(here.mine, "__wrapped__")
     assert str(registration).endswith("undone>")
     with pytest.raises(ValueError, match="register it again"):

@@ -139,9 +139,9 @@ def test_a_framework_that_is_not_imported_is_not_imported_for_you() -> None:
 def entry_point(
     make_adapter: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
-    """Return a function that installs an adapter's entry point, as a stranger's distribution would.
+    """Return a function that installs an adapter's entry point, as another distribution would.
 
-    It is for a framework that is not imported yet.
+    Its framework is not imported yet.
     """
 
     def install(framework: str, value: str) -> None:
@@ -202,7 +202,7 @@ def test_an_adapter_that_cannot_be_loaded_is_named(
 def too_old(
     entry_point: Callable[..., None], fake_class: Any, monkeypatch: pytest.MonkeyPatch
 ) -> types.ModuleType:
-    """A framework that is imported, and too old for its adapter."""
+    """Return a framework that is imported, and too old for its adapter."""
     adapter = fake_class("strange")
     adapter.probe = lambda: (_ for _ in ()).throw(
         unamp.FrameworkNotSupported("strange 0.1 is too old")
@@ -221,7 +221,7 @@ def test_an_unsuitable_framework_does_not_cost_the_others(
     with pytest.warns(unamp.AmpWarning, match=left_out), unamp.autocast("cpu"):
         assert [policy.level for policy in fake.in_force] == ["O1"]
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # it is said once
+        warnings.simplefilter("error")  # the warning comes once
         with unamp.autocast("cpu"), unamp.autocast("cpu", framework="fake"):
             assert len(fake.in_force) == 2
         assert [answer.framework for answer in unamp.check(unamp.Policy()).answers] == ["fake"]
@@ -314,7 +314,7 @@ def test_a_decorated_function_raises_where_tensors_of_an_unsuitable_framework_co
         with pytest.raises(unamp.FrameworkNotSupported, match=r"strange 0\.1 is too old"):
             run(calls(*args, **kwargs))
         assert unamp.current_policy() is None
-    assert run(calls(1, too_old.Value())) == 2  # a data set, say: nothing that a policy is about
+    assert run(calls(1, too_old.Value())) == 2  # a data set, for example: no policy is about it
     for region in (unamp.autocast("cpu", framework="fake"), unamp.autocast("cpu", enabled=False)):
         assert run(region(function)(tensor)) == 1
 

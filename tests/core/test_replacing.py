@@ -1,4 +1,4 @@
-"""Standing in for functions of Python code."""
+"""A patch replaces a Python function for everybody who holds it, and is undone."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_generator_stays_one() -> None:
         return run
 
     change = CodePatch(numbers, more)
-    change.apply()  # Python 3.13 warns of another kind of code
+    change.apply()  # Python 3.13 warns where a function gets code of another kind
     assert inspect.isgeneratorfunction(numbers)
     running = numbers(2)
     change.undo()

@@ -1,4 +1,4 @@
-"""`float32_results`, on the fake framework's tensors."""
+"""`float32_results` widens the low tensors in a function's results, on fake tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import unamp
 
 
 class Named(OrderedDict[str, Any]):
-    """A dictionary of a class of its own, as networks return."""
+    """A subclass of dict, as networks return."""
 
 
 def test_low_tensors_of_any_nesting_become_float32_and_nothing_else_does(

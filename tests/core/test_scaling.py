@@ -1,4 +1,4 @@
-"""The scaler's state machine and its errors, with a framework that needs no installing."""
+"""The scaler's scale, steps, states and errors are right, on the fake framework."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from unamp.scaling.loss_scale import FORMS
 
 @pytest.fixture
 def train(fake: Any, tensor: Any, optimizer: Any) -> Callable[..., bool]:
-    """Return one iteration of a scaler.
+    """Return a function that runs one iteration with a scaler.
 
-    Its loss is scaled, and one gradient of that scale is stepped with and updated.
+    It scales a loss, steps with one gradient of the loss's scaled value, and updates the scale.
     """
 
     def iterate(scaler: unamp.GradScaler, *, overflow: bool = False) -> bool:
@@ -32,7 +32,7 @@ def train(fake: Any, tensor: Any, optimizer: Any) -> Callable[..., bool]:
 
 @pytest.fixture
 def scaled(fake: Any, tensor: Any) -> Callable[..., unamp.GradScaler]:
-    """A scaler that has scaled a loss of 1."""
+    """Return a function that makes a scaler and scales a loss of 1."""
 
     def make(*args: Any, **kwargs: Any) -> unamp.GradScaler:
         scaler = unamp.GradScaler(*args, **kwargs)
@@ -82,7 +82,7 @@ def test_the_scale_leaves_float32_in_neither_direction(train: Any) -> None:
     scaler.update(2.0**-125)
     for _ in range(3):
         train(scaler, overflow=True)
-    # torch's own goes on to 0, whose reciprocal makes every gradient NaN
+    # torch's own scale falls to 0, whose reciprocal makes every gradient NaN
     assert scaler.get_scale() == 2.0**-126
 
 
@@ -117,7 +117,7 @@ def test_bad_numbers(settings: dict[str, Any], message: str) -> None:
 
 
 class _Tensor:
-    """A tensor that is no integer has the method all the same, as PyTorch's."""
+    """A tensor of floats that has `__index__` all the same, as PyTorch's has."""
 
     def __index__(self) -> int:
         raise TypeError("only integer tensors can be converted to an index")
@@ -192,7 +192,7 @@ def test_unscaling_then_stepping_unscales_once(scaled: Any, tensor: Any, optimiz
     scaler, o = scaled(8.0), optimizer(w=tensor("float32", 16.0), frozen=None)
     scaler.unscale_(o)
     assert o.gradients["w"].value == 2.0
-    o.gradients["w"].value = 1.0  # clipped
+    o.gradients["w"].value = 1.0  # as clipping does
     assert scaler.step(o, "argument", option=3) is True
     assert o.total == 1.0
     assert o.steps == [("argument", ("option", 3))]
@@ -298,7 +298,7 @@ def test_a_closure_is_refused(scaled: Any, tensor: Any, optimizer: Any, given: A
 
 @pytest.fixture
 def by_value(make_adapter: Any) -> type:
-    """Optimizers of a framework whose gradients are lists of numbers, handed over."""
+    """Return the optimizer class of a framework that gives gradients as lists of numbers."""
 
     class Optimizer:
         taken: tuple[Any, ...] = ()
@@ -347,7 +347,7 @@ def test_gradients_that_unscale_left_scaled_are_not_stepped_with(by_value: type)
         with pytest.raises(ValueError, match="hand over the ones that it returned"):
             scaler.step(optimizer, gradients=again)
     assert optimizer.taken == ()
-    gradients[:] = unscaled  # the list is the same, and holds other gradients
+    gradients[:] = unscaled  # the same list with other gradients
     assert scaler.step(optimizer, gradients=gradients)
     assert optimizer.taken == ([1.0, None], {})
 
@@ -469,7 +469,7 @@ def test_pickles_and_copies_between_iterations(
     scaler.unscale_(optimizer(w=tensor("float32", 8.0)))
     with pytest.raises(RuntimeError, match="between update"):
         pickle.dumps(scaler)
-    # the half iteration is the other one's
+    # the half iteration belongs to the other scaler
     assert pickle.loads(pickle.dumps(shallow)).get_scale() == 8.0
 
 
@@ -527,7 +527,7 @@ def test_a_form_that_cannot_keep_a_rule_raises(form: str, rules: dict[str, Any])
 @pytest.mark.parametrize("rules", [{"dynamic": False}, {"backoff_interval": 2}])
 def test_torchs_scaler_does_not_take_rules_that_it_would_drop(rules: dict[str, Any]) -> None:
     state = unamp.GradScaler(growth_interval=1, **rules).state_dict()
-    assert "_growth_tracker" not in state  # torch.amp.GradScaler.load_state_dict asks for it
+    assert "_growth_tracker" not in state  # torch.amp.GradScaler.load_state_dict needs it
     again = unamp.GradScaler()
     again.load_state_dict(state)
     assert again.state_dict() == state

@@ -1,4 +1,4 @@
-"""Shadows in traces: what a record says, the table, the file, the page."""
+"""Shadows in traces are in the record, the table, the file and the page."""
 
 from __future__ import annotations
 

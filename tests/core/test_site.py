@@ -1,4 +1,4 @@
-"""The site of `make docs`: it builds without a warning, and holds the whole API.
+"""The site of `make docs` builds without a warning and documents the whole API.
 
 It loads nothing from outside, and fits a phone.
 """
@@ -22,8 +22,8 @@ from playwright.sync_api import Browser, Page
 
 import unamp
 
-#: What is cut, in the text of a page: it scrolls, or goes over the window's edge. A block of text
-#: is aligned, and may scroll.
+#: JavaScript that finds cut text on a page: an element that scrolls, or is wider than the window. A
+#: block of output is aligned text and may scroll.
 CUT = """() => [...document.querySelectorAll(".md-content *")].filter((element) =>
   element.clientWidth && !element.closest(".language-text, svg") && (element.getBoundingClientRect().right > innerWidth
   || (getComputedStyle(element).overflowX !== "visible" && element.scrollWidth > element.clientWidth + 1))
@@ -32,12 +32,12 @@ CUT = """() => [...document.querySelectorAll(".md-content *")].filter((element) 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the site, built strictly.
+    """Return the folder of the site, built strictly.
 
     A link that leads nowhere, a page that no menu names, and a wrong docstring are errors.
     """
     out = tmp_path_factory.mktemp("site")
-    other = out / "0.0.9"  # a version whose pages were built before
+    other = out / "0.0.9"  # the pages of an earlier version
     other.mkdir()
     (other / "index.html").write_text("<!doctype html><title>older</title>")
     command = [sys.executable, str(ROOT / "docs" / "build_site.py"), str(out)]
@@ -48,9 +48,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    """Yield the address where this version is served, with the others beside it.
+    """Yield the address where this version is served, with the other versions beside it.
 
-    A browser lets no file search other files.
+    From files alone, a browser would not let the search read its index.
     """
     with ThreadingHTTPServer(
         ("127.0.0.1", 0), partial(Quiet, directory=str(site.parent))
@@ -74,9 +74,9 @@ def opened(
     address: str,
     scheme: str = "light",
 ) -> Page:
-    """Return a page of the browser that writes down what goes wrong.
+    """Return a page of the browser that adds errors to `complaints`.
 
-    It writes down, too, what is asked for elsewhere than at the address.
+    A request to any other address is an error, too.
     """
     page = chromium.new_context(
         viewport={"width": size[0], "height": size[1]}, color_scheme=scheme
@@ -86,7 +86,7 @@ def opened(
         "response",
         lambda response: complaints.append(response.url) if response.status >= 400 else None,
     )
-    root = address.rpartition("/")[0]  # where the versions are listed
+    root = address.rpartition("/")[0]  # the list of versions is here
     page.on(
         "request",
         lambda request: None if request.url.startswith(root) else complaints.append(request.url),
@@ -115,8 +115,7 @@ def test_no_link_to_a_page_is_broken(site: Path) -> None:
 def test_everything_that_is_public_is_in_the_reference(site: Path) -> None:
     page = (site / "api" / "index.html").read_text("utf-8")
     described = set(re.findall(r'<h3 id="unamp\.(\w+)', page))
-    # `amp_guard` is another name of `auto_cast`; `onnx`, `testing`, `tracing`, `tuning`, `typing`
-    # and `watching` are modules.
+    # `amp_guard` is another name of `auto_cast`. The names added here are modules.
     assert described == set(unamp.__all__) - {"amp_guard"} | {
         "onnx",
         "testing",
@@ -142,17 +141,17 @@ def test_a_menu_leads_to_the_other_versions(site: Path, address: str, chromium: 
     root = address.removesuffix(site.name)
     page = opened(chromium, PHONE, complaints, root)
     page.goto(root)
-    page.wait_for_url(f"{address}/index.html")  # the newest
+    page.wait_for_url(f"{address}/index.html")  # the newest version
     menu = page.locator(".md-version a")
     menu.first.wait_for(state="attached")
     assert [entry.get_attribute("href") for entry in menu.all()] == [f"{address}/", f"{root}0.0.9/"]
     page.goto(f"{root}0.0.9/")
-    assert page.title() == "older"  # what was there stays
+    assert page.title() == "older"  # the earlier version's page is still there
     page.context.close()
     assert complaints == []
 
 
-#: An address of another site (`//` with or without a scheme) where a browser loads what it finds.
+#: An address on another site (`//` with or without a scheme), where a browser would load from it.
 _OUTSIDE = r"""["']?(?:https?:)?//"""
 _LOADS = rf"<(?:script|img|iframe)[^>]*\ssrc={_OUTSIDE}|<link[^>]*\shref={_OUTSIDE}|url\({_OUTSIDE}"
 
@@ -189,7 +188,7 @@ def test_on_a_phone_a_cell_says_of_which_column_it_is(address: str, chromium: Br
         cell.evaluate("(cell) => getComputedStyle(cell, '::before').content")
         == '"write, on any framework: "'
     )
-    # the icon to copy lies over no code
+    # the copy icon covers no code
     assert not page.locator(".md-code__nav").first.is_visible()
     page.context.close()
     assert complaints == []
@@ -203,7 +202,7 @@ def test_search_finds_a_page(
     page = opened(chromium, size, complaints, address, scheme)
     page.goto(f"{address}/index.html")
     page.locator("label[for=__search]:visible, .md-search__button:visible").first.click()
-    # `fill` awaits the box: what is typed before it shows is lost
+    # `fill` waits for the box; text that is typed before the box shows is lost
     page.get_by_role("combobox").fill("layer_policies")
     found = page.locator("a", has_text="layer_policies").first
     found.wait_for()

@@ -1,7 +1,4 @@
-"""An optimizer's step with a closure: the step is under no policy.
-
-The closure is under the policy around the step, whatever happens.
-"""
+"""An optimizer's step runs under no policy; its closure runs under the policy around the step."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from unamp.policy import Policy, Rule
 
 @dataclass(frozen=True)
 class Plan:
-    """A policy that is ready: it decides nothing here."""
+    """A plan that decides nothing."""
 
     policy: Policy
 
@@ -30,7 +27,7 @@ OUTER, INNER = Plan(Policy("O2", "bfloat16")), Plan(Policy("O3", "float16"))
 
 
 class Optimizer:
-    """Tells what is in force in its step, and lets somebody else call the closure."""
+    """Record what is in force in its step, and have `call` call the closure."""
 
     def __init__(
         self, thread: ThreadState[Plan], call: Callable[[Any], Any] = lambda closure: closure()
@@ -58,7 +55,7 @@ def thread() -> ThreadState[Plan]:
 def take(
     thread: ThreadState[Plan], optimizer: Optimizer, **kwargs: Any
 ) -> tuple[float, list[Plan | None]]:
-    """Return the step's result, and what was in force in its closure."""
+    """Return the step's result, and the plans in force in its closure."""
     found: list[Plan | None] = []
     step = stepping(thread)(Optimizer.step)
     return step(optimizer, **{"closure": lambda: found.append(thread.plan), **kwargs}), found

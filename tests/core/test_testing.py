@@ -1,4 +1,4 @@
-"""`assert_computed`: a promise held against a trace, with a difference that a person can read."""
+"""`assert_computed` checks a promise against a trace, and prints a readable difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace's page: complete in itself, whatever the names in it."""
+"""A trace's page is complete in itself, whatever the names in it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_it_refers_to_nothing_else() -> None:
 def test_names_are_text() -> None:
     page = Page(trace().to_html(title=NASTY))
     assert not page.all("script")
-    # the title twice, a framework and its version, a layer and an operation in the table
+    # the title twice, the framework and its version, the layer and operation in the table
     assert page.text.count(NASTY) >= 6
 
 

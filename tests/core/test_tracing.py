@@ -1,4 +1,4 @@
-"""`unamp.trace`: what adapters report, kept and shown."""
+"""`unamp.trace` keeps and shows the records that adapters report."""
 
 from __future__ import annotations
 
@@ -478,8 +478,8 @@ def test_statistics_of_what_is_not_finite_are_those_of_the_rest() -> None:
 
 
 def test_numbers_too_small_for_a_low_dtype_are_counted() -> None:
-    # The smallest normal number of float16 is 2**-14, its smallest subnormal 2**-24; half of that
-    # is rounded to zero.
+    # The smallest normal number of float16 is 2**-14, the smallest subnormal 2**-24; half of that
+    # rounds to zero.
     numbers = np.array([1.0, 2.0**-14, -(2.0**-15), 2.0**-24, 2.0**-25, -(2.0**-60), 0.0, np.inf])
     float16, bfloat16 = Values.of((8,), [numbers]).underflow
     assert float16 == Underflow("float16", 2 / 8, 2 / 8)
@@ -535,7 +535,7 @@ def test_layers_are_called_by_their_place_in_the_network() -> None:
     assert layers.path == "Layer"
     layers.enter(leaf)
     assert layers.path == "Layer.body.leaf"
-    layers.enter(Layer())  # one that nobody holds under a name
+    layers.enter(Layer())  # a layer that no other layer holds under a name
     assert layers.path == "Layer.body.leaf.Layer"
     for expected in ("Layer.body.leaf", "Layer", None):
         layers.leave()

@@ -1,7 +1,4 @@
-"""The search of `unamp.tune`, on errors that are made up.
-
-No framework is needed to know what a search must find.
-"""
+"""The search of `unamp.tune` finds what it must, on made-up errors, without a framework."""
 
 from __future__ import annotations
 
@@ -36,13 +33,13 @@ LOW = Policy("O3", "float16")
 class Oracle(NamedTuple):
     """A network of numbered places.
 
-    Each low one adds an error of its own, as independent roundings do.
+    Each low place adds an error of its own, as independent roundings do.
 
     Attributes:
         harm: the error of each place; infinite where it overflows.
-        work: the work of each.
-        batches: what each batch multiplies errors with.
-        limit: the error that is allowed.
+        work: the work of each place.
+        batches: the factor by which each batch multiplies errors.
+        limit: the largest error that is allowed.
     """
 
     harm: list[float]
@@ -77,7 +74,7 @@ class Oracle(NamedTuple):
         return ranked(by_harm(order, harm, dict(enumerate(self.work))), trials.holds)
 
     def most(self) -> int:
-        """The most work that can be low: by all subsets."""
+        """Return the most work that can be low, by trying all subsets."""
         sets = (
             frozenset(held)
             for n in range(len(self.harm) + 1)
@@ -94,7 +91,7 @@ class Oracle(NamedTuple):
 def oracles(draw: st.DrawFn, most: int = 40, bugs: bool = False) -> Oracle:
     """Draw networks.
 
-    With `bugs` some places overflow, and what is left is harmless: what most people come with.
+    With `bugs` some places overflow and the others are harmless, as in most users' networks.
     """
     count = draw(st.integers(1, most))
     harms = (
@@ -139,9 +136,9 @@ def test_bugs_alone_are_found_and_nothing_else(effort: str, oracle: Oracle) -> N
 
 @given(oracle=oracles(most=9))
 def test_a_ranked_search_gives_up_no_more_than_its_largest_places(oracle: Oracle) -> None:
-    """The search is a knapsack, filled by harm for work: it lacks less than one place.
+    """The search fills a knapsack by harm for work, so it falls short by less than one place.
 
-    It lacks one more where a rounding decides.
+    A rounding that decides can cost one place more.
     """
     held = oracle.search("ranked", oracle.trials())
     assert oracle.low(held) >= oracle.most() - 2 * max(oracle.work)
@@ -196,7 +193,7 @@ def test_the_first_batch_beyond_the_limit_ends_a_trial() -> None:
     assert trials.holds(frozenset({0}))
     assert trials.known(frozenset({0})) == pytest.approx(0.01)
     assert trials.known(frozenset({1})) is None
-    # asked for, the others are run too
+    # asked for the error, the other batches are run too
     assert trials.error(frozenset()) == pytest.approx(1.0, rel=1e-3)
     assert [len(errors) for errors in trials.errors.values()] == [3, 3]
 
@@ -204,9 +201,9 @@ def test_the_first_batch_beyond_the_limit_ends_a_trial() -> None:
 def test_errors_that_differ_between_batches_leave_less_to_a_search() -> None:
     assert spread_of([[1.0, 1.0], [2.0, 2.0, 2.0]]) == 0.0
     assert spread_of([[1.0, 3.0]]) == pytest.approx(0.5 * math.sqrt(2.0))
-    # relative, and of all together
+    # relative, over all units together
     assert spread_of([[1.0, 3.0], [10.0, 30.0]]) == pytest.approx(0.5 * math.sqrt(2.0))
-    assert spread_of([[math.inf, 1.0], [0.0, 0.0], [1.0]]) == 0.0  # where nothing can be seen
+    assert spread_of([[math.inf, 1.0], [0.0, 0.0], [1.0]]) == 0.0  # nothing can be told
     assert allowance(0.0, 3) == 1.0
     assert allowance(0.2, 3) > allowance(0.2, 12) > 1.0 + 1.65 * 0.2
 
@@ -222,9 +219,9 @@ def test_the_mean_of_all_batches_has_a_limit_of_its_own() -> None:
 
 @pytest.mark.parametrize(("scatter", "batches"), [(0.05, 3), (0.2, 5), (0.4, 8)])
 def test_what_is_found_holds_on_batches_that_nobody_saw(scatter: float, batches: int) -> None:
-    """Errors scatter anew for every set and batch, as roundings do.
+    """Errors differ by chance for every set and batch, as roundings do.
 
-    What a search has seen of them is a matter of luck.
+    The errors that a search has seen may be the lucky ones.
     """
     within = []
     for seed in range(20):
@@ -288,7 +285,7 @@ def held_places(draw: st.DrawFn) -> tuple[list[Place], frozenset[Place]]:
 
 
 def _denied(layer: str, policy: Policy, rules: list[LayerRule]) -> Policy | str:
-    """What is in force in a layer: the innermost rule around."""
+    """Return the policy of the innermost rule around a layer."""
     by_name = {rule.pattern: rule.policy for rule in rules}
     while layer:
         if layer in by_name:
@@ -324,7 +321,7 @@ def test_rules_are_few() -> None:
         Place("", "add"),
     ]
     deny = policy_and_rules({Place("b", "exp"), Place("b.x", "exp")}, places, LAYERS, LOW)
-    assert deny == (LOW.replace(deny="exp"), [])  # wherever it is: no rule for a layer
+    assert deny == (LOW.replace(deny="exp"), [])  # in every layer: no rule for a layer is needed
     policy, rules = policy_and_rules({Place("a", "linear")}, places, LAYERS, LOW)
     assert (policy, rules) == (LOW, [LayerRule("a", "float32")])
     _, rules = policy_and_rules({Place("b", "exp")}, places, LAYERS, LOW)
@@ -332,9 +329,9 @@ def test_rules_are_few() -> None:
 
 
 def test_what_its_name_does_not_hold_is_held_by_its_layer() -> None:
-    """A layer may run under another name than what it calls.
+    """A layer may run under another name than the operation that it calls.
 
-    Keras' embedding, for example, takes rows.
+    Keras' embedding, for example, calls `take`.
     """
     places = [Place("a", "take"), Place("b", "linear"), Place("b", "take")]
     policy, rules = policy_and_rules(places, places, LAYERS, LOW, unnamed=[Place("a", "take")])

@@ -21,7 +21,7 @@ CALLS = ROOT / "tests" / "core" / "typed_arguments.py"
 
 
 def errors(file: Path) -> set[int]:
-    """Return the lines that pyright finds errors in."""
+    """Return the lines in which pyright finds errors."""
     settings = file.with_name("pyrightconfig.json")
     settings.write_text(
         json.dumps(
@@ -58,9 +58,9 @@ def test_pyright_refuses_bad_arguments_and_takes_good_ones(tmp_path: Path) -> No
 
 
 def test_mypy_reads_the_same_calls_with_every_test() -> None:
-    """`make lint` has mypy refuse what no comment lets through.
+    """`make lint` has mypy refuse each bad call that no comment lets through.
 
-    Comments that let nothing through are refused, too.
+    mypy also refuses a comment that lets nothing through.
     """
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mypy"]
     assert settings["strict"] is True

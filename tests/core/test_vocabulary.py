@@ -1,4 +1,4 @@
-"""Spellings resolve to canonical names, and where they cannot the error helps."""
+"""Spellings resolve to canonical names; the error about an unknown one helps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPERATIONS = list(vocabulary().values())
 
 @pytest.fixture
 def small() -> Vocabulary:
-    """Two operations for which frameworks use the same words differently."""
+    """Return two operations for which frameworks use the same words differently."""
     return Vocabulary(
         {
             "mul": Operation(
@@ -126,7 +126,7 @@ def test_operations_that_keep_their_meaning() -> None:
 
 
 def test_frameworks_are_the_ones_that_operations_are_spelled_in() -> None:
-    # JAX brings its own
+    # JAX's adapter brings its own spellings
     assert {framework for op in OPERATIONS for framework in op.spellings} == {*FRAMEWORKS, "jax"}
 
 

@@ -1,7 +1,4 @@
-"""The history of a training: its findings, its table, its page and its JSON.
-
-With it, the writers that samples go to.
-"""
+"""The history of a training has findings, a table, a page and JSON; writers get samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much work a record is: what no framework's own test reaches."""
+"""The work of a record is counted, or is unknown, in cases that no framework's test reaches."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ def test_products(
     ("op", "shapes", "fields"),
     [
         ("linear", ((None, 5), (6, 5), (None, 6)), {}),
-        ("linear", ((4, 5), (4, 6)), {}),  # its weight is somewhere else
+        ("linear", ((4, 5), (4, 6)), {}),  # the weight is missing
         ("conv2d", ((2, 4, 9, 9), (2, 6, 7, 7)), {}),
         ("einsum", ((4, 5), (5, 6), (4, 6)), {}),  # no equation
         ("einsum", ((4, 5), (5, 6), (4, 6)), {"equation": "ijk,jk->ik"}),
         ("relu", ((4, None), (4, None)), {}),
-        ("relu", ((4, 5), (4, 5)), {"input_shapes": ()}),  # a trace of before
+        ("relu", ((4, 5), (4, 5)), {"input_shapes": ()}),  # from an older version's trace
         ("relu", ((4, 5), (4, 5)), {"output_shape": None}),
     ],
 )

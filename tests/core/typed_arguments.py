@@ -1,7 +1,7 @@
-"""Calls with good and bad arguments, as type checkers see them.
+"""Calls with good and bad arguments, for type checkers to read.
 
-test_typing.py has them read; nothing runs this file. What a checker must refuse has a comment that
-lets it through; a comment that lets nothing through is an error, too.
+test_typing.py gives them this file; nothing runs it. A call that a checker must refuse has a
+comment that lets it through. A comment that lets nothing through is an error, too.
 """
 
 from __future__ import annotations

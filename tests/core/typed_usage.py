@@ -1,4 +1,4 @@
-"""Users' code, as a type checker sees it: `mypy` reads this file, nothing runs it."""
+"""A user's code, for type checkers: `mypy` reads this file, nothing runs it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A wrong operation of one backend of Keras is found by comparing traces.
+"""Comparing traces finds a wrong operation of one of Keras' backends.
 
-It is confirmed by running it again elsewhere.
+Running the operation again on another backend confirms the defect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import unamp
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "backends"
 
-#: A network of Keras's layers, small beside that of the example.
+#: A network of Keras' layers, smaller than that of the example.
 NETWORK = """
 import os
 os.environ["KERAS_BACKEND"] = {backend!r}
@@ -59,6 +59,6 @@ def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
         assert (found["framework"], found["within"]) == ("tensorflow", done.code == 0)
         assert found["original"]["framework"] == "jax"
         assert found["rows"][1]["error"] < 1e-6
-    # What ran right came out otherwise than on the other backend all the same:
-    # it was given other numbers.
+    # Right operations, too, have results other than on the other backend, since their inputs
+    # differ.
     assert "mixed" in said

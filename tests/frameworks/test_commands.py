@@ -1,4 +1,4 @@
-"""The commands that ask the installed frameworks, run as a user runs them."""
+"""The commands that ask the installed frameworks answer as a user runs them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elsewhere import in_turn
 
 
 def as_json(*commands: tuple[str, ...]) -> list[Any]:
-    """Return the output of commands, which run in one process and import what they need there."""
+    """Return the output of commands, run in one process that imports the frameworks they need."""
     return [
         json.loads(done.stdout)
         for done in in_turn(*(("-m", "unamp", *words, "--json") for words in commands))

@@ -1,4 +1,4 @@
-"""Devices where two frameworks are imported: whose word a device is."""
+"""With two frameworks imported, a word for a device belongs to the right one."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ assert "torch has cpu, meta" in unknown and "tensorflow has CPU" in unknown, unk
 
 
 def test_whose_word_a_device_is() -> None:
-    # a GPU would be among what is told
+    # a GPU would be in the texts, too
     python("-W", "ignore", "-c", SCRIPT, CUDA_VISIBLE_DEVICES="")

@@ -1,19 +1,18 @@
-"""The pairs of scripts in docs/examples/moving: before and after come to the same weights.
+"""Each pair of scripts in docs/examples/moving trains to the same weights, before and after.
 
-How far apart may they be? Each step moves the weights by at most RATE * MAX_NORM, and by what
-momentum keeps of earlier steps: all steps together go no further than PATH. Two runs that compute
-the same function differ by their roundings alone. Those change the gradient of a step by a small
-SHARE of it, and so the weights by that share of the path. (A difference in the weights changes the
-gradients that follow, too. While steps are short enough for training not to diverge,
-it is not multiplied.)
+The bound follows from the roundings. Each step moves the weights by at most RATE * MAX_NORM, and by
+the momentum of earlier steps. All steps together move them by PATH at most. Two runs of the same
+function differ only by their roundings. Roundings change the gradient of a step by a small SHARE of
+it, and so the weights by that share of the path. (A difference in the weights changes later
+gradients, too. Short steps, with which training does not diverge, do not multiply the difference.)
 
-The share is a count of roundings, each of the relative size `UNIT`. From images to a gradient there
-are the images, the kernel, the convolution, the norm, the activation, the pooling, the matrix and
-its product, and as many on the way back: 16, in each of the two scripts. A norm subtracts means,
-which leaves errors as large and numbers smaller: twice. In float32 sums round as well, which in a
-low dtype they do not, for they are float32 there: eight times.
+The share counts roundings, each of the relative size `UNIT`. Roundings happen in images, kernel,
+convolution, norm, activation, pooling, matrix and product, and as many times on the way back: 16,
+in each of two scripts. A norm subtracts means; errors stay as large and numbers become smaller:
+twice. In float32 sums round as well: eight times. In a low dtype they do not, since sums are
+float32.
 
-float32 is what finds a wrong layout, momentum or epsilon; float16 is what users train in.
+float32 finds a wrong layout, momentum or epsilon; float16 is the dtype that users train in.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ PATH = (
     * sum((1 - images.MOMENTUM**n) / (1 - images.MOMENTUM) for n in range(1, images.STEPS + 1))
 )
 
-#: In one process, so that a framework is imported once: a script for each folder, with the folder's
-#: name as its dtype.
+#: Run a script once for each folder, with the folder's name as its dtype. One process imports the
+#: framework once.
 RUN = """
 import runpy, sys
 script, *folders = sys.argv[1:]
@@ -55,7 +54,7 @@ for folder in folders:
 
 
 class Pair(NamedTuple):
-    """Two scripts, and what they call a norm's running mean and variance."""
+    """Two scripts, and the names of a norm's running mean and variance in the script before."""
 
     before: str
     after: str
@@ -81,21 +80,21 @@ PRESENT = [pair for pair in PAIRS if not pair.frameworks() & without_wheels()]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for each dtype, in which all scripts have trained.
+    """Return a folder with a subfolder for each dtype, in which all scripts have trained.
 
-    Those of before come first. Each has a process of its own.
+    The scripts before run first. Each script has a process of its own.
     """
     made = tmp_path_factory.mktemp("moving")
     for dtype in UNIT:
         (made / dtype).mkdir()
     for scripts in ({pair.before for pair in PRESENT}, {pair.after for pair in PRESENT}):
-        with ThreadPoolExecutor(2) as two:  # most of the time they import frameworks
+        with ThreadPoolExecutor(2) as two:  # importing frameworks takes most of the time
             assert dict(two.map(partial(_run, made), sorted(scripts))) == dict.fromkeys(scripts, "")
     return made
 
 
 def _run(folder: Path, name: str) -> tuple[str, str]:
-    """Run a script, and return its name and, where it failed, what it said."""
+    """Run a script; return its name and, where it failed, its output."""
     command = [
         sys.executable,
         "-c",
@@ -116,7 +115,7 @@ def test_after_ends_where_before_does(trained: Path, pair: Pair, dtype: str) -> 
     assert set(after) == set(before) - {"1.num_batches_tracked"}
     allowed = SHARE * UNIT[dtype] * PATH
     for name in set(after) - {pair.mean, pair.variance}:
-        # there is something to agree about
+        # the training has moved the weights, so agreement means something
         assert np.linalg.norm(before[name] - start[name]) > allowed, name
         assert np.linalg.norm(after[name] - before[name]) <= allowed, name
 
@@ -124,17 +123,16 @@ def test_after_ends_where_before_does(trained: Path, pair: Pair, dtype: str) -> 
 @pytest.mark.parametrize("dtype", UNIT)
 @pytest.mark.parametrize("pair", PRESENT, ids=lambda pair: f"{pair.before} {pair.after}")
 def test_running_statistics_move_too(trained: Path, pair: Pair, dtype: str) -> None:
-    """A kernel has 9 numbers, and an image's are at most 1.
+    """A kernel has 9 numbers, and an image's numbers are at most 1.
 
-    So what a norm sees moves by at most 3 times as much as the kernel.
+    So the input of a norm moves by at most 3 times as much as the kernel.
     """
     before, after = (np.load(trained / dtype / f"{name}.npz") for name in (pair.before, pair.after))
     share, moved = SHARE * UNIT[dtype], 3 * SHARE * UNIT[dtype] * PATH
     mean, variance = before[pair.mean], before[pair.variance]
     deviation = np.sqrt(variance.max())
     assert np.all(np.abs(after[pair.mean] - mean) <= moved + share * deviation)
-    # PyTorch and MindSpore divide a variance by one less than the number of its numbers, Keras and
-    # Paddle by the number.
+    # PyTorch and MindSpore divide a variance by the count less one, Keras and Paddle by the count.
     unbiased = 1 / (images.IMAGES * 8 * 8 - 1)
     assert np.all(
         np.abs(after[pair.variance] - variance)

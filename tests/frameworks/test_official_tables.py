@@ -1,8 +1,8 @@
-"""The presets against the frameworks' own tables, read out of the installed packages.
+"""The presets agree with the frameworks' own tables in the installed packages.
 
-No framework is imported here: headers and Python files are read as text, and what only a running
-torch knows is asked in a subprocess. A new release that changes a list fails here, and the message
-names the operations.
+No framework is imported here. Headers and Python files are read as text; a subprocess asks torch
+for the facts that only a running torch knows. A new release that changes a list fails here, and the
+message names the operations.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ DISTRIBUTIONS = {
 }
 
 
-#: What torch lists from a version on that is later than the presets'; torch's own autocast is left
-#: to it. (2.15: for CPU and CUDA alike, in float32.)
+#: Operations on torch's lists that are younger than the presets' version, by torch's version. unamp
+#: leaves them to torch's own autocast. (2.15: for CPU and CUDA alike, in float32.)
 NEWER = {"linalg_matrix_sqrth": (2, 14)}
 
-#: The words for operations that torch had until a version.
+#: Operations that torch has removed, by the version without them.
 GONE = {"cholesky": (2, 15), "qr": (2, 15)}
 
 
@@ -59,10 +59,7 @@ def preset(name: str) -> dict:
 
 
 def canonical(framework: str, official: Iterable[str]) -> set[str]:
-    """Return the canonical names of a framework's own names.
-
-    The vocabulary must know every one of these.
-    """
+    """Return the canonical names of a framework's own names; fail where one is unknown."""
     official, known = set(official), spellings(framework)
     unknown = sorted(official - known.keys())
     assert not unknown, (
@@ -72,10 +69,7 @@ def canonical(framework: str, official: Iterable[str]) -> set[str]:
 
 
 def assert_same(framework: str, preset_name: str, key: str, official: Iterable[str]) -> None:
-    """Check that the preset's list is the official one.
-
-    What the preset `implied` on top is its own business.
-    """
+    """Check that the preset's list is the official one, apart from its `implied` operations."""
     data = preset(preset_name)
     ours, theirs = (
         set(data.get(key, ())) - data.get("implied", {}).keys(),
@@ -109,10 +103,9 @@ def torch_since(versions: dict[str, tuple[int, int]]) -> set[str]:
     }
 
 
-# Runs in a process of its own. A kernel on an Autocast key casts first and calls the operator
-# after, so the casts that a dispatch mode sees before anything else tell the kernel's category,
-# whether or not the arguments make sense.
-# Fake tensors stand in for those of a device that is not there.
+# Runs in a process of its own. A kernel on an Autocast key first casts, then calls the operator. So
+# the casts that a dispatch mode sees first tell the kernel's category, even for meaningless
+# arguments. Fake tensors stand for tensors of an absent device.
 TORCH_PROBE = """
 import contextlib, itertools, json, sys, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -178,8 +171,8 @@ found = {
 json.dump({**found, "cuda": registered("AutocastCUDA"), "xpu": registered("AutocastXPU")}, sys.stdout)
 """  # noqa: E501
 
-# The same, for whole functions that reach listed operators only from inside. Fake tensors stand in
-# for a GPU's.
+# The same for whole functions that reach listed operators only from inside. Fake tensors stand for
+# a GPU's.
 TORCH_IMPLIED_PROBE = """
 import contextlib, json, sys, torch, torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -234,8 +227,8 @@ json.dump(found, sys.stdout)
 """  # noqa: E501
 
 
-# For each framework: `known(name)` for a spelling without dots, and `root`, the package that dotted
-# ones start from.
+# For each framework: `known(name)` for a spelling without dots, and `roots`, where dotted spellings
+# start.
 SPELLING_PROBES = {
     "torch": """
 import torch as root
@@ -285,7 +278,7 @@ sys.stdout.write("\\n" + answer)
 
 
 def ask(framework: str, script: str, stdin: str = "") -> object:
-    """Return what a script says on its last line, run where it may import the framework."""
+    """Return the last line of a script's output, as JSON; the script may import the framework."""
     place(framework)
     command = [sys.executable, "-W", "ignore", "-c", script]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
@@ -322,7 +315,7 @@ def test_torch_cuda_follows_the_header() -> None:
 
 
 def test_torch_cuda_names_every_registered_kernel() -> None:
-    """The header has no macro for cuDNN's convolutions and for the banned one.
+    """The header has no macro for cuDNN's convolutions and for the banned operation.
 
     The dispatcher knows them, too.
     """
@@ -356,7 +349,7 @@ def test_xpu_has_the_lists_of_cuda() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
 def test_what_torch_implies(device: str) -> None:
-    """Operations no list names, but which torch composes of listed ones, are as the preset says."""
+    """Check operations that no list names, but that torch composes of listed ones."""
     data = preset(f"torch-{device}")
     category = {op: key for key in ("allow", "deny") for op in data[key]}
     probed = torch_implies()[device]
@@ -412,7 +405,7 @@ def test_the_versions_of_presets_are_what_the_packages_list(framework: str) -> N
             kept = tomllib.loads(
                 DATA.joinpath("presets/versions", f"{name}.toml").read_text("utf-8")
             )[minor]
-            sources = ("version", "source")  # of another patch release, maybe
+            sources = ("version", "source")  # these differ between patch releases
             assert {k: v for k, v in kept.items() if k not in sources} == {
                 k: v for k, v in entry.items() if k not in sources
             }
@@ -420,7 +413,7 @@ def test_the_versions_of_presets_are_what_the_packages_list(framework: str) -> N
 
 @pytest.mark.parametrize("framework", list(SPELLING_PROBES))
 def test_every_spelling_exists(framework: str) -> None:
-    """Words that the official lists use are excepted: the package may lack their operation."""
+    """Spellings on the official lists are excepted: the package may lack their operation."""
     listed = set()
     if framework == "paddle":
         listed = set().union(*paddle_lists(place("paddle")).values())
@@ -442,9 +435,9 @@ def test_every_spelling_exists(framework: str) -> None:
 
 
 def test_the_default_follows_torch_cuda_wherever_that_speaks() -> None:
-    """Products, a sum, positions and variances are excepted, and bans.
+    """Products, a sum, positions, variances and bans are excepted.
 
-    The products and the sum torch promotes; the positions and variances it makes of products.
+    torch promotes the products and the sum; it computes the positions and variances with products.
     """
     ours, theirs = preset("unamp"), preset("torch-cuda")
     assert set(theirs["allow"]) - set(ours["allow"]) == {"affine_grid", "corrcoef", "cov"}
@@ -459,16 +452,16 @@ def test_the_default_follows_torch_cuda_wherever_that_speaks() -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-#: Groups of operations that no level changes:
-#: what is on no list of theirs is left as it is, not widened.
+#: Groups of operations that no level changes: without a list, they are left as they are, not
+#: widened.
 KEEP_THEIR_MEANING = {"shape", "creation", "random", "cast", "comparison"}
 
 
 def test_diff_lists_exactly_what_the_official_lists_of_paddle_and_torch_disagree_on() -> None:
-    """The disagreements are taken from the installed packages' own tables.
+    """The expected differences come from the installed packages' own tables.
 
-    What our presets have on top (`implied`, a ban) is their own business. At O1 to be on torch's
-    promote list and to be on no list is the same, but for operations that only move data.
+    Operations that our presets add (`implied`, a ban) are left aside. At O1, torch's promote list
+    and no list mean the same, except for operations that only move data.
     """
     paddle, macros = paddle_lists(place("paddle")), torch_macros(place("torch"))
     groups = {

@@ -1,4 +1,4 @@
-"""A new low precision is a row of the table.
+"""A new low precision needs only a row in the table.
 
 A framework follows it, or refuses it by name; the others go on as before.
 """

@@ -1,7 +1,7 @@
-"""The tables of `unamp migrate` against the installed packages.
+"""The tables of `unamp migrate` agree with the installed packages.
 
-What a row names is there, or is marked as removed. Each framework is asked in a process of its own.
-A new release that takes a name away, or changes a signature, fails here.
+Each name in a row exists or is marked as removed. Each framework is asked in a process of its own.
+A new release that removes a name, or changes a signature, fails here.
 """
 
 from __future__ import annotations

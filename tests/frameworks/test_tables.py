@@ -1,4 +1,4 @@
-"""The tables in docs/tables say what the data and the installed frameworks' adapters say."""
+"""The tables in docs/tables agree with the data and the installed frameworks' adapters."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A file that was tuned in one framework holds in another.
 
-There it meets the same network, the same weights, and fresh batches.
+There it is applied to the same network with the same weights, and to fresh batches.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from elsewhere import python
 
 TESTS = Path(__file__).parents[1]
 
-#: The network of a framework's own tests of `unamp.tune`, and what is done with it.
+#: The network in a framework's own tests of `unamp.tune`.
 RUN = """
 import importlib.util, os, sys
 os.environ["KERAS_BACKEND"] = "tensorflow"

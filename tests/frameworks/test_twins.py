@@ -1,7 +1,6 @@
-"""Two networks with the same weights in several frameworks: their traces are compared.
+"""Traces of the same network in several frameworks are compared, and operations run again.
 
-Operations are run again alone. Each framework has a process of its own; what goes from one to the
-other is files.
+Each framework has a process of its own; they exchange files.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from unamp.tracing import LayerMapping, Trace, compare_traces, propose_layers
 
 TWINS = Path(__file__).parents[2] / "docs" / "examples" / "twins"
 
-#: A kernel of PyTorch's that computes GELU by the approximation with tanh, whatever it is told.
+#: A wrong kernel for PyTorch: it always computes GELU by the approximation with tanh.
 WRONG = """
 import torch
 def gelu(x, *, approximate="none"):
@@ -37,7 +36,7 @@ def read(file: Path) -> Trace:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Path]]:
-    """Return a function that gives the files of a framework's traces of both twins.
+    """Return a function that returns the files of a framework's traces of both twins.
 
     The twins run once, in a process of their own.
     """
@@ -71,8 +70,8 @@ def test_every_layer_of_a_twin_is_proposed_and_no_operation_differs(
         assert (compared.only_in_reference, compared.only_in_other) == ([], [])
         assert len(compared.operations) == len(expected.records) > 10
         assert compared.within, compared.table()
-        # In these two networks every operation ran in the same order, which is what the mapping has
-        # to come to.
+        # In these two networks every operation ran in the same order; the mapping must find that
+        # order.
         assert sorted(other.records.index(c.other) for c in compared.operations) == list(
             range(len(other.records))
         )
@@ -108,7 +107,7 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
     ) in said
     number = next(n for n, each in enumerate(wrong.records, 1) if each.op == "gelu")
     for framework in ("torch", "paddle", "jax", "mindspore", "tensorflow"):
-        # The operation before is what it should be.
+        # The operation before it is right.
         commands = [
             ("replay", run / "trace.json", n, "--framework", framework, "--json")
             for n in (number, number - 1)

@@ -1,14 +1,14 @@
-"""Nothing that a test does may outlive it: no region, no patch."""
+"""Fixtures of JAX's tests: no test leaves a region or a patch behind."""
 
 from __future__ import annotations
 
 import os
 
 os.environ["KERAS_BACKEND"] = "jax"
-# Replicas are made of the CPU, and numbers are those of its kernels; what a GPU computes,
-# conformance tells.
+# Expected numbers are those of the CPU's kernels, and replicas are made of the CPU. Conformance
+# tests GPUs.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Before JAX asks: replicas, and no time spent on making programs fast that run once.
+# Set before JAX reads it: four replicas, and little time to optimise programs that run once.
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
 )
@@ -37,7 +37,7 @@ OWN = (
 
 
 def patched() -> list[str]:
-    """What is not as JAX made it."""
+    """Return the names of the functions that are not as JAX made them."""
     groups = [patches._hooks(), *(patches._of_library(name) for name in libraries())]
     changes = [patch for group in groups for patch in group.patches]
     found = [c.function.__qualname__ for c in changes if isinstance(c, CodePatch) and c.applied]

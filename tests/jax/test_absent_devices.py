@@ -1,6 +1,6 @@
-"""Programs of JAX for a GPU or a TPU that is not here.
+"""Programs of JAX for an absent GPU or TPU keep the policy.
 
-Each is read from the program that JAX lowers for the device, and judged.
+The conformance suite reads each program that JAX lowers for the device, and judges it.
 """
 
 from functools import partial

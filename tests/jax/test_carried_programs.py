@@ -1,6 +1,6 @@
-"""Programs that a primitive carries: loops and solvers of libraries, unknown primitives.
+"""A policy reaches programs that a primitive carries: loops, solvers, unknown primitives.
 
-Each has plain JAX beside it.
+Each is compared with the same computation in plain JAX.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ A = 4 * jnp.eye(8) + W
 
 
 def agree(plain, low, bound=0.1):
-    """The same structure, shapes and, within what bfloat16 comes to, numbers."""
+    """Check that two results have one structure, the same shapes, and close numbers."""
     assert jax.tree.structure(plain) == jax.tree.structure(low)
     for one, other in zip(jax.tree.leaves(plain), jax.tree.leaves(low), strict=True):
         scale = np.abs(np.float32(one)).max() + 1e-6
@@ -127,7 +127,7 @@ def test_a_function_that_is_not_inlined_follows_the_policy():
 
 
 class Operator(eqx.Module):
-    """A module that is handed a function and traces it as it is made, as linear operators do."""
+    """A module that converts a function when it is made, as linear operators do."""
 
     function: object
     start: jax.Array
@@ -138,7 +138,7 @@ class Operator(eqx.Module):
 
 
 def test_a_function_that_a_module_converts_as_it_is_made_follows_the_policy():
-    weight = W + 0  # closed over: equinox traces no other function
+    weight = W + 0  # a closed-over variable: equinox traces functions with one
 
     def function(x):
         return x @ weight
@@ -146,7 +146,7 @@ def test_a_function_that_a_module_converts_as_it_is_made_follows_the_policy():
     plain = Operator(function).function(X)
     with unamp.autocast(dtype="bfloat16"):
         low, made = Operator(function).function(X), Operator(function)
-        assert made.start.dtype == jnp.float32  # an initial value
+        assert made.start.dtype == jnp.float32  # an initial value stays float32
     assert low.dtype == jnp.bfloat16
     agree(plain, low)
     assert Operator(function).function(X).dtype == jnp.float32
@@ -368,7 +368,7 @@ def test_an_eager_loop_is_compiled_once_for_each_policy(name):
             with unamp.autocast(dtype=dtype):
                 LOOPS[name]()
         seen = len(compiled)
-        assert seen  # or the event has another name
+        assert seen  # else the event has another name in this JAX
         for dtype in ("bfloat16", "float16", "bfloat16"):
             with unamp.autocast(dtype=dtype):
                 LOOPS[name](), LOOPS[name]()

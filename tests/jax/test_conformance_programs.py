@@ -1,6 +1,6 @@
-"""The suite's own calls of JAX: XLA compiles a program once, whoever asks for it.
+"""XLA compiles each program of the suite once, although several functions contain it.
 
-Nothing changes in a process that is not the suite's.
+Processes other than the suite's are not affected.
 """
 
 import jax
@@ -19,7 +19,7 @@ SUBJECT = Subject("jax", "cpu")
 
 @pytest.fixture
 def compilations(monkeypatch):
-    """Return the programs that are compiled."""
+    """Return the list that each compiled program is added to."""
     _ = SUBJECT.operations
     real, seen = PROGRAMS._compile, []
     monkeypatch.setattr(PROGRAMS, "_compile", lambda *args: seen.append(args[1]) or real(*args))
@@ -38,7 +38,7 @@ def test_a_program_of_two_functions_is_compiled_once(compilations):
     assert np.array_equal(_program()(x), _program()(x))
     assert len(compilations) == 1
     _program()(x[:2])
-    assert len(compilations) > 1  # of another shape it is another
+    assert len(compilations) > 1  # another shape makes another program
 
 
 def test_a_gradient_in_a_region_compiles_nothing_for_a_second_look(compilations):
@@ -57,7 +57,7 @@ def test_a_gradient_in_a_region_compiles_nothing_for_a_second_look(compilations)
 
 
 def _looked_at(policy, x):
-    """Return the result of an operation in a region and its gradient, as one program gives them."""
+    """Return the result of an operation in a region and its gradient, from one program."""
     ops = SUBJECT.operations
 
     def called(leaves, others):
@@ -122,9 +122,10 @@ assert before == (compiler.compile_or_get_cached, os.environ.get("XLA_FLAGS"))
 
 
 def _lowered():
-    """Return a module with four products.
+    """Return a lowered module with four products.
 
-    They are of float32, of bfloat16, a convolution, and one whose caller states an algorithm.
+    Their operands are float32, bfloat16, images of a convolution, and those of a caller who states
+    an algorithm.
     """
 
     def program(x, low):

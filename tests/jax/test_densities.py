@@ -1,4 +1,4 @@
-"""How probable numbers are, by JAX's own distributions: float32 at every level, as draws are."""
+"""Densities of JAX's own distributions are float32 at every level, as draws are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.scipy import stats
 
 import unamp
 
-#: Numbers that bfloat16 and float16 hold.
+#: Numbers that bfloat16 and float16 have.
 X = jnp.asarray([0.25, 0.5, 0.75])
 CALLS = {
     "norm.logpdf": lambda x: stats.norm.logpdf(40 * x, 0.0, scale=0.125),

@@ -1,4 +1,4 @@
-"""The other frameworks' examples, on JAX's arrays."""
+"""The other frameworks' examples run through the dialects on JAX's arrays."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_keras_global_policy_is_keras_own():
         mixed_precision.set_global_policy("mixed_bfloat16")
         layer = keras.layers.Dense(2)
         assert layer(np.ones((1, 3), "float32")).dtype == jnp.bfloat16
-        with unamp.autocast(dtype="float16"):  # the region decides
+        with unamp.autocast(dtype="float16"):  # the region decides, not the layer
             assert layer(np.ones((1, 3), "float32")).dtype == jnp.float16
     finally:
         keras.config.set_dtype_policy(before)

@@ -9,9 +9,9 @@ from followed import told
 
 
 def test_the_architecture_follows_an_add_that_is_traced_once() -> None:
-    """The example has a process of its own.
+    """Run the example in a process of its own.
 
-    There nothing was traced before, and no other example has left anything.
+    There nothing is traced before, and no other example has left anything.
     """
     code = """
 import jax.numpy as jnp, unamp

@@ -1,4 +1,4 @@
-"""Products in float8 on JAX: the shadow of a trace, and the study of a network."""
+"""float8 on JAX: a trace's shadow shows a product's error, and `tune` studies a network."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_is_not_computed_is_said() -> None:
 
 
 class Net(nnx.Module):
-    """Two layers that kernels of float8 would take, and one whose sizes they would not."""
+    """Two layers whose sizes kernels of float8 accept, and one whose sizes they refuse."""
 
     def __init__(self) -> None:
         rngs = nnx.Rngs(0)
@@ -101,9 +101,9 @@ def gradients(net: Net, x):
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_layer_from_float8_and_its_gradients(batched) -> None:
-    """The backward pass multiplies the gradient as e5m2 holds it with the factors as e4m3 does.
+    """The backward pass multiplies gradients rounded to e5m2 with factors rounded to e4m3.
 
-    A bias has the gradient exact.
+    The gradient of a bias is exact.
     """
     layer, weight = (
         nnx.Linear(32, 8, rngs=nnx.Rngs(1)),
@@ -134,13 +134,13 @@ def test_a_layer_from_float8_and_its_gradients(batched) -> None:
 
 
 def test_the_study_finds_the_layer_that_cannot() -> None:
-    """An input's outliers in one column leave all other columns without digits.
+    """Outliers in one column of an input leave the other columns without digits.
 
-    They do where the tensor has one scale.
+    This holds where the tensor has a single scale.
     """
     net = Net()
     net.second.kernel[...] = net.second.kernel[...].at[0].set(0.0)
-    # this comes into the second layer, which multiplies it with zero
+    # the outlier goes into the second layer, whose weight for it is zero
     net.first.bias[...] = net.first.bias[...].at[0].set(1e6)
     study = unamp.tune(net, net, [X, X * 2.0], dtype="float8_e4m3", tolerance=0.2)
     assert study.names == ["first"]

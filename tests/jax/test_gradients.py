@@ -1,4 +1,4 @@
-"""`unamp.trace(gradients=True)` on JAX's operations."""
+"""`unamp.trace(gradients=True)` records the gradients of JAX's operations."""
 
 from __future__ import annotations
 
@@ -112,9 +112,9 @@ def test_no_graph_is_kept() -> None:
 
 
 def test_values_and_gradients_together_belong_together() -> None:
-    """With values a record comes when the numbers are there.
+    """With values, a record is made only when its numbers arrive.
 
-    The gradient is linked to it all the same.
+    The gradient must belong to it all the same.
     """
     with unamp.trace(gradients=True, values=True) as trace:
         jax.grad(lambda x: (jnp.exp(x) * 2.0).sum())(X)

@@ -1,6 +1,6 @@
-"""A library on JAX whose private parts have changed is named, with its version.
+"""A library on JAX whose private parts have changed is named in a warning, with its version.
 
-One that has them all is not.
+A library that has all parts is not named.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOOKS = {
 
 @pytest.fixture(autouse=True)
 def _looked_at_anew(monkeypatch):
-    """Have the libraries looked at anew, and again afterwards."""
+    """Have unamp check the libraries again, in the test and after it."""
     monkeypatch.setattr(amp_warnings, "_given", set())
     patches._of_library.cache_clear()
     yield

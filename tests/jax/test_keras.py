@@ -1,6 +1,6 @@
-"""Layers of Keras on JAX: one of mixed precision is a float32 layer in a region.
+"""A layer of Keras on JAX with a mixed dtype is a float32 layer in a region.
 
-An activation follows its own rule.
+Its activation follows a rule of its own.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""State that Keras keeps, on JAX."""
+"""State that Keras keeps is float32 in a region, on JAX."""
 
 from keras_state import *  # noqa: F403

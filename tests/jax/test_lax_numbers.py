@@ -1,6 +1,6 @@
-"""Plain numbers beside low arrays in functions of `jax.lax`.
+"""Plain numbers beside low arrays take their dtype in functions of `jax.lax`.
 
-With them, functions that a primitive carries.
+Functions that a primitive carries are tested, too.
 """
 
 import warnings
@@ -40,7 +40,7 @@ def test_a_plain_number_takes_the_dtype_of_what_it_meets(name, level):
         found, compiled = call(y), jax.jit(call)(y)
         gradient = jax.grad(lambda x: call(x @ jnp.eye(8)).astype(jnp.float32).sum())(X)
     assert found.dtype == compiled.dtype
-    assert found.dtype == y.dtype or level == "OD"  # where what no list names is float32
+    assert found.dtype == y.dtype or level == "OD"  # at OD, float32 except for the allow list
     np.testing.assert_allclose(np.asarray(found, np.float32), wanted, atol=0.03)
     np.testing.assert_allclose(np.asarray(compiled, np.float32), wanted, atol=0.03)
     assert gradient.dtype == jnp.float32
@@ -73,7 +73,7 @@ SCATTERS = {
         for low in (False, True)
         if not (low and name == "two reductions")
     ],
-)  # of two reductions the first values are float32
+)  # the initial values of two reductions are float32
 def test_a_function_that_combines_numbers_keeps_their_dtype(name, low, level):
     call = SCATTERS[name]
     wanted, x = call(X), X.astype(jnp.bfloat16) if low else X
@@ -94,14 +94,14 @@ CHANGES = ["mul", "min", "max", "subtract", "add", "divide", "power", "apply"]
         for level in ("O1", "O2", "O3")
         if (name, level) != ("add", "O3")
     ],
-)  # adding at an index is an operation that lists name: at O3 it computes low
+)  # adding at an index is an operation on the lists: at O3 it computes low
 def test_an_array_that_is_changed_at_an_index_keeps_its_dtype(name, level):
     call = SCATTERS[name]
     wanted = call(X)
     with unamp.autocast(level=level, dtype="bfloat16"):
         found, compiled, low = call(X), jax.jit(call)(X), call(X.astype(jnp.bfloat16))
     assert (found.dtype, compiled.dtype, low.dtype) == (jnp.float32, jnp.float32, jnp.bfloat16)
-    # what stands at other indices has not been rounded
+    # the numbers at other indices have not been rounded
     np.testing.assert_array_equal(found[2:], wanted[2:])
     np.testing.assert_array_equal(compiled[2:], wanted[2:])
 

@@ -1,7 +1,4 @@
-"""`unamp.layer_policies` on flax nnx and linen, equinox, haiku, and Keras with JAX.
-
-Functions with named scopes have rules, too.
-"""
+"""`unamp.layer_policies` on JAX: flax nnx and linen, equinox, haiku, Keras, named scopes."""
 
 from __future__ import annotations
 
@@ -98,7 +95,7 @@ def _keras() -> Any:
 
 
 def _scopes() -> Any:
-    """A function whose layers are named scopes, opened in each way that there is."""
+    """Return a function whose layers are named scopes, opened in each possible way."""
     leaf = jnp.linspace(-1, 1, 16).reshape(4, 4)
 
     @jax.named_scope("wo")
@@ -119,7 +116,7 @@ def _scopes() -> Any:
 
 class _Haiku(hk.Module):
     def __call__(self, x: Any) -> Any:
-        # Without a bias, whose addition is an operation of its own.
+        # Without a bias: its addition would be an operation of its own.
         return hk.Linear(4, with_bias=False, name="wi")(x), hk.Linear(
             4, with_bias=False, name="wo"
         )(x)
@@ -139,7 +136,7 @@ def _haiku() -> Any:
 
 
 def _pure(network: Any) -> tuple[Any, Any]:
-    """A network as a function of its leaves and an input, and its leaves."""
+    """Return a network as a function of its leaves and an input, and its leaves."""
     if isinstance(network, types.FunctionType):
         return (lambda leaves, x: network(x, leaves)), network.__defaults__[0]
     if isinstance(network, nnx.Module):
@@ -158,7 +155,7 @@ def _losses(make: Any) -> Any:
     def losses(rules: Any) -> list[float]:
         network = make()
         run, leaves = _pure(network)
-        # The kernels of `wo` make 72000 of ones, beyond float16's largest number.
+        # The kernels of `wo` turn ones into 72000, beyond float16's largest number.
         leaves = jax.tree.map(
             lambda leaf: jnp.full_like(leaf, 18000.0 if leaf.ndim == 2 else 0.0), leaves
         )
@@ -211,12 +208,12 @@ MAKERS = {
     "scopes": _scopes,
 }  # fmt: skip
 OF = {name: _of(make) for name, make in MAKERS.items()}
-#: Layers of linen are made by each call, those of nnx have one name, and Keras makes its own lists
-#: of them.
+#: Tested on equinox alone: linen makes its layers in each call, nnx has one name for each, and
+#: Keras copies its lists of layers.
 SHARING = ruled.the_last_pattern_counts_for_shared_layers
-#: Layers of linen have no class before they are called; see below.
+#: Not tested on linen, whose layers have no class before they are called; see below.
 CLASSES = ruled.silence_is_an_error
-#: Named scopes have no names before they open, no class and no result; see test_scope_rules.py.
+#: Named scopes have no names before they open, and no class or result; see test_scope_rules.py.
 NO_SCOPES = (
     ruled.holds_until_it_is_removed,
     ruled.results_go_back_to_low,
@@ -477,7 +474,7 @@ class _TaughtNnx(nnx.Module):
 
 
 class _ApartEquinox(eqx.Module):
-    """A network of another class, with layers of the same."""
+    """A network of another class, with layers of the same class."""
 
     wi: eqx.nn.Linear
     wo: eqx.nn.Linear
@@ -571,7 +568,7 @@ def test_a_layer_of_another_network_that_is_called_directly_is_warned_of(
     with unamp.autocast(dtype="bfloat16"), unamp.layer_policies(net, {"linear": F32}):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            net(X, other)  # inside of its own network's call nobody takes it for the other
+            net(X, other)  # in its own network's call, the layer is not mistaken for `net`'s
         with pytest.warns(unamp.AmpWarning, match=said):
             assert net(X, lambda x: [jax.vmap(other.linear)(x)])[1].dtype == BF16
 

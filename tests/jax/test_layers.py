@@ -1,4 +1,4 @@
-"""Layers of nnx, linen, equinox and Keras are one operation each; a trace names where they are."""
+"""A layer of nnx, linen, equinox or Keras is one operation, and a trace names its place."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_keras_computes_with_jax_under_a_policy():
 
 
 def stating(dtype):
-    """Layers of flax's in a dtype that they state."""
+    """Return calls of flax's layers that state a dtype."""
     dense, cell = linen.Dense(4, dtype=dtype), nnx.SimpleCell(8, 4, dtype=dtype, rngs=rngs())
     attend = linen.MultiHeadDotProductAttention(2, dtype=dtype)
     return {
@@ -266,7 +266,7 @@ def test_a_stated_float32_is_decided_by_the_policy(name, level):
 
 @pytest.mark.parametrize("name", ["linen.Dense", "nnx.Linear", "nnx.Conv"])
 def test_another_stated_dtype_is_kept_with_a_row_and_a_warning(name, monkeypatch):
-    monkeypatch.setattr(amp_warnings, "_given", set())  # each is given once in a process
+    monkeypatch.setattr(amp_warnings, "_given", set())  # each warning comes once in a process
     plain = stating(jnp.float16)[name]()
     region = unamp.autocast(dtype="bfloat16")
     with (

@@ -1,6 +1,6 @@
-"""Lists in JAX's words, functions and layer classes.
+"""Lists accept JAX's words, functions and layer classes.
 
-With them, what the vocabulary's primitives and functions are.
+The vocabulary's primitives and functions of JAX exist.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unamp_jax.spellings import PALLAS, libraries, library_of, named, primitives
 import unamp
 from unamp.vocabulary import vocabulary
 
-#: The versions in which functions came that older ones do not have.
+#: The versions of JAX that first have these functions.
 SINCE = {"scipy.special.erfcx": (0, 10, 1), "scipy.special.dawsn": (0, 10, 2)}
 
 

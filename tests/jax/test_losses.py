@@ -1,4 +1,4 @@
-"""Losses: of Keras on JAX, and of optax."""
+"""Losses of Keras on JAX keep the promises of `keras_losses`; optax's are computed in float32."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from keras_losses import *  # noqa: F403
 
 import unamp
 
-#: Scores that float16 holds; some of their products it does not.
+#: Scores that float16 has; it does not have all of their products.
 SCORES = jnp.round(100 * jax.random.normal(jax.random.key(0), (8, 10)))
 LABELS = jnp.arange(8)
 FRACTIONS = jax.nn.one_hot(LABELS, 10)

@@ -1,7 +1,8 @@
-"""Networks as Hugging Face's flax modules are written: encoder, decoder, images.
+"""Models in the style of Hugging Face's flax modules run low with float32's results.
 
-A dtype is handed down to every layer. The weights are random. Nine tenths of the products are low,
-and what comes out is what float32 gives, within the dtype.
+They are an encoder, a decoder and a model for images, with random weights. Each hands a dtype down
+to every layer. At least nine tenths of the products are low, and the results agree with float32's
+within the dtype's roundings.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PRODUCTS = {"linear", "matmul", "einsum", "bmm", "conv2d", "dot_general"}
 
 
 class Projections(nn.Module):
-    """Queries, keys and values of attention, by the dtype that a library's default hands down."""
+    """Queries, keys and values of attention, in the dtype that the model hands down."""
 
     width: int
     bias: bool = True
@@ -71,7 +72,7 @@ class Bert(nn.Module):
 
 
 class RootMeanSquare(nn.Module):
-    """The norm of Llama, whose squares are float32 by its own code."""
+    """The norm of Llama; its own code computes the squares in float32."""
 
     dtype: jnp.dtype = jnp.float32
 
@@ -83,7 +84,7 @@ class RootMeanSquare(nn.Module):
 
 
 def rotated(x):
-    """Positions, turned into the halves of each head."""
+    """Return the two halves of each head, rotated by the position."""
     angles = jnp.arange(x.shape[1])[:, None] / 100.0 ** (jnp.arange(x.shape[-1] // 2) / x.shape[-1])
     sine, cosine = (jnp.concatenate([f(angles)] * 2, -1)[None, :, None] for f in (jnp.sin, jnp.cos))
     first, second = jnp.split(x, 2, -1)
@@ -91,7 +92,7 @@ def rotated(x):
 
 
 class LlamaLayer(nn.Module):
-    """Causal attention with rotated positions, and a gated perceptron; each has its norm before."""
+    """Causal attention with rotated positions, then a gated perceptron, each after a norm."""
 
     dtype: jnp.dtype = jnp.float32
 

@@ -1,4 +1,4 @@
-"""The suite notices where this adapter is spoilt, and says which operation is wrong."""
+"""The suite notices a defect in this adapter, and names the wrong operation; see `spoilt`."""
 
 import ml_dtypes
 import numpy as np
@@ -44,7 +44,7 @@ def test_a_logarithm_in_bfloat16_where_a_rule_says_float32_is_noticed(monkeypatc
 
 @pytest.mark.parametrize("op", ["binomial", "gamma"])
 def test_chance_with_a_key_tells_what_its_parameters_were_cast_to(op):
-    """Integers, and float64 whatever the parameters are: their dtype tells nothing."""
+    """The results are integers or float64 in any case, so their dtype tells nothing."""
     kinds = [
         KINDS[name]
         for name in (

@@ -1,4 +1,4 @@
-"""A batch norm that subtracts squares, with what the guide advises; norms of matrices."""
+"""A batch norm that subtracts squares works with the guide's advice; norms of matrices."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from jax import lax
 
 import unamp
 
-#: Their mean lies between two numbers of bfloat16, and is rounded up: its square is more than the
-#: mean of the squares.
+#: bfloat16 rounds the mean of these up: its square is then more than the mean of the squares.
 X, ONE = jnp.array([[8.0625], [8.125]]), jnp.eye(1)
 
 
 def batch_norm(x):
-    """As haiku's."""
+    """Return x normalised as haiku's batch norm does it."""
     mean = jnp.mean(x, 0)
     variance = jnp.mean(jnp.square(x), 0) - jnp.square(mean)
     return (x - mean) * lax.rsqrt(variance + 1e-5)

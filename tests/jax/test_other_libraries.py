@@ -1,7 +1,4 @@
-"""Libraries on JAX that know nothing of unamp.
-
-Their numbers under a region are held against those in float32.
-"""
+"""Libraries on JAX that do not know unamp compute low in a region, close to float32."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ X, Y = (
 def products(step: Callable[[], Any]) -> set[tuple[str, str]]:
     """Return the operations in which a step multiplies, with the dtype of each.
 
-    The step runs under a region in bfloat16.
+    The step runs in a region in bfloat16.
     """
     with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
         step()
@@ -54,11 +51,11 @@ def regression(x: jax.Array, y: jax.Array) -> None:
 
 
 def bound_of_means(w1: np.ndarray, w2: np.ndarray) -> np.ndarray:
-    """Return the most by which the means of `regression` can be off with products in bfloat16.
+    """Return the largest error of the means of `regression` with products in bfloat16.
 
-    A product of two rounded matrices, whose sum in float32 is rounded, is off by 2u of the sum of
-    the magnitudes and u of its own, to the first order; with 3.1u of the former the rest is in it.
-    tanh passes an error on at most as it is, and rounds.
+    To the first order, a product of two rounded matrices is off by 2u of the sum of the magnitudes.
+    Rounding the float32 sum adds u of the product. 3.1u of the sum of the magnitudes covers both.
+    tanh does not enlarge an error, and rounds once more.
     """
     hidden = 3.1 * U * np.abs(X) @ np.abs(w1) + 2 * U
     return ((hidden @ np.abs(w2)) + 3.1 * U * np.abs(np.tanh(X @ w1)) @ np.abs(w2))[:, 0]
@@ -85,8 +82,8 @@ def test_variational_inference_of_numpyro() -> None:
     low, parameters = trained(lambda: unamp.autocast(dtype="bfloat16"))
     off = bound_of_means(w1, w2)
     away = np.abs(Y - (np.tanh(X @ w1) @ w2)[:, 0])
-    # Half the squares of the distances to the means, and 32 times the logarithm of the root of 2
-    # pi, which is below 1.
+    # The loss is half the sum of squared distances to the means, and 32 times log(sqrt(2 pi)),
+    # which is below 1.
     assert 0 < abs(low[0] - exact[0]) <= np.sum(away * off + off**2 / 2) + 32 * U
     assert low == sorted(low, reverse=True)
     assert {str(each.dtype) for each in parameters.values()} == {"float32"}
@@ -95,7 +92,7 @@ def test_variational_inference_of_numpyro() -> None:
 
 def test_a_differential_equation_of_diffrax() -> None:
     field = eqx.nn.Linear(4, 4, use_bias=False, key=jax.random.key(0))
-    # a norm of 1: over a time of 1 an error grows by e at most
+    # the weight's norm is 1, so an error grows by a factor of e at most, over a time of 1
     weight = field.weight / jnp.abs(field.weight).sum(1).max()
     field = eqx.tree_at(lambda layer: layer.weight, field, weight)
     start = jnp.asarray([1.0, -0.5, 0.25, 0.75])
@@ -110,19 +107,18 @@ def test_a_differential_equation_of_diffrax() -> None:
     exact, gradient = eqx.filter_jit(solved)(field), eqx.filter_grad(squares)(field).weight
     with unamp.autocast(dtype="bfloat16"):
         low, low_gradient = eqx.filter_jit(solved)(field), eqx.filter_grad(squares)(field).weight
-    # Each slope is off by 3.1u of a state, which is e at most in all of them; what comes of it
-    # grows by e - 1.
+    # Each slope is off by 3.1u of a state, whose magnitudes add up to e at most. The error grows by
+    # a factor of e - 1.
     assert 0 < np.abs(low.astype(np.float32) - exact).max() <= 3.1 * U * np.e * (np.e - 1)
     assert low_gradient.dtype == jnp.float32
-    # The gradient is a product of two solutions and of the slope: three times as many errors, each
-    # of magnitudes below e.
+    # The gradient is a product of two solutions and the slope: three times as many errors, each
+    # multiplied with magnitudes below e.
     assert np.abs(low_gradient - gradient).max() <= 3 * 2 * np.e * 3.1 * U * np.e * (np.e - 1)
-    # The solver adds its slopes up in a product for which it asks the highest precision:
-    # that stays float32.
+    # The solver adds its slopes in a product, and states the highest precision: float32.
     assert products(lambda: solved(field)) == {("linear", "bfloat16"), ("tensordot", "float32")}
 
 
-#: A contraction by a half, whose numbers bfloat16 holds.
+#: A contraction by a half, whose numbers bfloat16 has.
 MATRIX = np.asarray([[0.25, -0.25], [0.125, 0.375]], np.float32)
 VECTOR = np.asarray([1.0, -0.5], np.float32)
 STRUCTURE = jax.ShapeDtypeStruct((2,), jnp.float32)
@@ -155,17 +151,17 @@ def jacobian_solve(matrix: jax.Array) -> jax.Array:
 @pytest.mark.parametrize("level", ["O1", "O2"])
 @pytest.mark.parametrize("solve", [fixed_point, least_squares, linear_solve, jacobian_solve])
 def test_solvers_take_functions_that_multiply_low(solve: Any, level: str) -> None:
-    """The solvers are those of optimistix and lineax, which hold dtypes against one another."""
+    """The solvers are those of optimistix and lineax, which compare dtypes strictly."""
     matrix = jnp.asarray(MATRIX)
     exact = np.linalg.solve(np.eye(2) - MATRIX, VECTOR)
     for run in (solve, jax.jit(solve)):
         with unamp.autocast(level=level, dtype="bfloat16"):
             found = run(matrix)
         assert found.dtype == jnp.float32
-        # The tolerance is 1e-2 of the result and 1e-2; what is left of an error is at most doubled
-        # by the inverse, and roundings are a few hundredths.
+        # The solver's tolerance is 1e-2, relative and absolute. The inverse at most doubles an
+        # error, and roundings are a few hundredths.
         np.testing.assert_allclose(found, exact, rtol=0.05, atol=0.05)
-        plain = run(matrix)  # no policy is in force
+        plain = run(matrix)  # outside of the region
         np.testing.assert_allclose(plain, exact, rtol=0.03, atol=0.03)
     assert ("matmul", "bfloat16") in products(lambda: solve(matrix))
 

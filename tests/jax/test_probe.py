@@ -1,4 +1,4 @@
-"""A JAX whose private parts have changed is refused before the first region, by what they do."""
+"""A JAX whose private parts behave otherwise is refused before the first region."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unamp import amp_warnings
 
 
 def bind_that_asks_nobody(self, *args, **params):
-    """What a JAX could do that has the same names as this one."""
+    """Bind a primitive as a changed JAX could: same name, but without asking the hook."""
     trace = core.trace_ctx.trace
     with core.set_current_trace(core.eval_trace):
         return trace.process_primitive(self, args, params)

@@ -1,7 +1,4 @@
-"""Random draws from low parameters, and sums under other names.
-
-Their numbers are those of float32.
-"""
+"""Random draws from low parameters, and sums under other names, have float32's numbers."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from unamp_jax.facts import facts
 import unamp
 
 KEY = jax.random.key(0)
-#: 1,000 equal logits, out of a product.
+#: The factors of a product that makes 1,000 equal logits.
 LEFT, RIGHT = jnp.zeros((1, 8)), jnp.ones((8, 1000))
-#: Positive parameters that bfloat16 holds, and below 1, so that they are probabilities too.
+#: Positive numbers below 1 that bfloat16 has: they are valid as probabilities, too.
 PARAMETERS = jnp.asarray([0.25, 0.5, 0.75])
 
 
@@ -55,7 +52,7 @@ def drawn(name, dtype):
 @pytest.mark.parametrize("name", facts().drawn)
 def test_a_draw_from_low_parameters_is_that_from_their_float32_values(name):
     assert set(facts().drawn[name]) <= set(inspect.signature(getattr(jax.random, name)).parameters)
-    if name in ("choice", "multinomial"):  # whose parameters above are rounded once more
+    if name in ("choice", "multinomial"):  # `drawn` rounds their parameters once more
         return
     with unamp.autocast(level="O2", dtype="bfloat16"):
         low = drawn(name, jnp.bfloat16)

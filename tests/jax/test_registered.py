@@ -1,4 +1,4 @@
-"""Operations of one's own on JAX: see `registered`."""
+"""Registered operations of a user on JAX keep the promises of the module `registered`."""
 
 import equinox as eqx
 import jax

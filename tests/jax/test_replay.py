@@ -1,4 +1,4 @@
-"""What a trace keeps of calls, and running one again alone, on JAX."""
+"""A trace keeps calls of JAX, and each can be run again alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Net(nnx.Module):
 
 
 class Linen(linen.Module):
-    """The same in linen, whose parameters are elsewhere."""
+    """The same layers in linen, whose parameters are outside of the layer."""
 
     @linen.compact
     def __call__(self, x: jax.Array) -> jax.Array:

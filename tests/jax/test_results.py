@@ -1,4 +1,4 @@
-"""`float32_results` on JAX, under its transformations."""
+"""`float32_results` on JAX widens the results of a function, under JAX's transformations."""
 
 from __future__ import annotations
 

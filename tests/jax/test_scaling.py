@@ -1,4 +1,4 @@
-"""Loss scaling, outside of jit and inside; low parameters and their master weights."""
+"""Loss scaling works outside of jit and inside, with low parameters and master weights."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_scale_is_no_constant_of_a_program():
 
 def test_an_optax_transformation_is_sent_to_the_pure_functions():
     scaler = unamp.GradScaler()
-    for step in (scaler.step, scaler.unscale_):  # before a loss is scaled, and after
+    for step in (scaler.step, scaler.unscale_):  # before a loss is scaled; below, after
         with pytest.raises(unamp.NotExpressible, match=r"unamp_jax\.loss_scaling"):
             step(optax.sgd(0.1), gradients=W)
     scaler.scale(jnp.float32(1.0))
@@ -148,7 +148,7 @@ def test_a_scaler_steps_an_optimizer_of_nnx_and_skips():
 
 
 def test_a_step_takes_no_scaled_gradients_beside_those_that_it_unscales():
-    """A search along a line takes the gradients again, by the name `grad`."""
+    """A line search computes the gradients again; it takes them by the name `grad`."""
     net = Net()
     search = optax.chain(
         optax.sgd(0.1), optax.scale_by_backtracking_linesearch(max_backtracking_steps=4)

@@ -1,6 +1,6 @@
-"""Rules for named scopes: the networks and the names that they are about.
+"""Rules for named scopes reach the functions and modules that open them.
 
-With them, when a pattern that matches nothing is an error.
+A pattern that matches no scope is an error at the end of the call.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_a_pattern_that_matches_no_scope_raises_at_the_end_of_a_call(way: Any) -
     run = way(network)
     x = X[None]
     with unamp.layer_policies(network, {"first": F32, "secund": F32}):
-        for _ in range(2):  # what raised is compiled for nobody
+        for _ in range(2):  # the call that raised has left no compiled program
             with pytest.raises(
                 ValueError, match="no layer of network matches 'secund'; did you mean 'second'"
             ):
@@ -103,7 +103,7 @@ def test_a_pattern_that_matched_in_one_call_may_match_nothing_in_the_next() -> N
         assert _dtypes(network, X, True) == [F32]
         assert _dtypes(network, X, False) == [BF16]
     with unamp.layer_policies(network, {"noise": F32}):
-        assert _dtypes(network, X, False) == [BF16]  # it is known that there is one
+        assert _dtypes(network, X, False) == [BF16]  # an earlier call opened the scope
 
 
 def test_a_class_and_a_result_are_refused() -> None:
@@ -119,7 +119,7 @@ def test_a_class_and_a_result_are_refused() -> None:
 
 
 class _Own:
-    """A module of no library."""
+    """A class of no library, with a named scope."""
 
     def __call__(self, x: Any) -> Any:
         with jax.named_scope("own"):

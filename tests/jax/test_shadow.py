@@ -1,4 +1,4 @@
-"""`unamp.trace(shadow=...)` on JAX's operations and the layers of its libraries."""
+"""`unamp.trace(shadow=...)` records the shadows of JAX's operations and of layers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compared(trace):
 def test_a_shadow_changes_nothing():
     def run(trace):
         net, x = Net(), jax.random.normal(KEY, (6, 8))
-        with jax.disable_jit(), trace:  # as a trace has it anyway
+        with jax.disable_jit(), trace:  # as a trace runs it in any case
             loss, grads = nnx.value_and_grad(lambda net, x: net(x), argnums=(0, 1))(net, x)
         return list(
             map(
@@ -78,7 +78,7 @@ def test_a_shadow_changes_nothing_in_linen():
         return net.apply({**variables, "params": params}, x, mutable=["batch_stats"])
 
     def run(trace):
-        with jax.disable_jit(), trace:  # as a trace has it anyway
+        with jax.disable_jit(), trace:  # as a trace runs it in any case
             found = jax.value_and_grad(loss, has_aux=True)(variables["params"], x)
         return list(map(np.asarray, jax.tree.leaves(found)))
 
@@ -105,7 +105,7 @@ def test_a_shadow_changes_nothing_in_equinox():
 
     def run(trace):
         net, state = Equinox()
-        with jax.disable_jit(), trace:  # as a trace has it anyway
+        with jax.disable_jit(), trace:  # as a trace runs it in any case
             found = eqx.filter_value_and_grad(lambda net, x: net(x, state), has_aux=True)(
                 net, jnp.linspace(-1, 2, 8)
             )
@@ -138,7 +138,7 @@ def test_a_shadow_changes_nothing_in_keras():
             y, others = net.stateless_call(trainable, others, x, training=True)
             return jnp.exp(y).mean(), others
 
-        with jax.disable_jit(), trace:  # as a trace has it anyway
+        with jax.disable_jit(), trace:  # as a trace runs it in any case
             found = jax.value_and_grad(loss, has_aux=True)(*given)
         return list(map(np.asarray, jax.tree.leaves(found)))
 

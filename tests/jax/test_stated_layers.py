@@ -1,4 +1,4 @@
-"""float32 that a layer of Keras states on JAX: see `keras_float32`."""
+"""Layers of Keras that state float32 on JAX keep the promises of `keras_float32`."""
 
 import jax
 from keras_float32 import *  # noqa: F403

@@ -1,7 +1,4 @@
-"""Steps of optimizers, running statistics, metrics and scalers in a region.
-
-They keep their numbers from step to step.
-"""
+"""Optimizers, running statistics, metrics and scalers keep float32's numbers in a region."""
 
 import jax
 import jax.numpy as jnp
@@ -120,7 +117,7 @@ def test_gradients_that_a_program_averages_make_float32_steps(through, compiled)
     with low("O2", "float16"):
         stepped = step(weights)
     assert stepped.dtype == jnp.float32
-    assert np.abs(stepped - weights).max() < 0.011  # where a square is zero a step has no bounds
+    assert np.abs(stepped - weights).max() < 0.011  # a square of zero leaves a step unbounded
 
 
 def test_a_step_of_low_parameters_takes_their_gradients_as_they_are():
@@ -263,7 +260,7 @@ def test_metrics_of_nnx_count(level, dtype):
             spread=nnx.metrics.Welford("loss"),
         )
         for n in range(300):
-            loss = jnp.full(8, 1.0 + 0.125 * (n % 2), dtype)  # numbers that both dtypes have
+            loss = jnp.full(8, 1.0 + 0.125 * (n % 2), dtype)  # both dtypes have these numbers
             metrics.update(logits=jnp.eye(8), labels=jnp.arange(8), loss=loss)
         return metrics.compute()
 

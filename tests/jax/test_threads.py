@@ -1,4 +1,4 @@
-"""Threads with policies of their own on one jitted function; no trace is stale, nothing leaks."""
+"""Threads with different policies can share a jitted function: no trace is stale."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def g(a):
 
 
 def test_every_thread_has_its_own_policy_on_one_jitted_function():
-    """In every round all eight threads begin at once; in the first none has a program yet."""
+    """In every round eight threads start together; in the first nothing is compiled yet."""
     found, start = [[] for _ in POLICIES], threading.Barrier(len(POLICIES))
 
     def work(policy: Policy | None, results: list) -> None:

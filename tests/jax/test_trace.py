@@ -1,4 +1,4 @@
-"""The promises of `unamp.trace` that every framework keeps, and JAX's words for devices."""
+"""`unamp.trace` keeps every framework's promises on JAX; JAX's words for devices are known."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class _Block(eqx.Module):
 
 
 class _Stack(eqx.Module):
-    blocks: _Block  # several in one, for a loop
+    blocks: _Block  # two blocks in one, for a loop
     head: eqx.nn.LayerNorm
 
     def __init__(self):

@@ -1,4 +1,4 @@
-"""Trainings of 200 steps come to the loss of float32 within 3 %.
+"""Trainings of 200 steps end within 3 % of float32's loss.
 
 The models are of nnx, linen, equinox and Keras.
 """
@@ -87,7 +87,7 @@ def region(dtype):
 
 
 def trained(make, dtype):
-    """Return the losses of a training whose steps are one compiled program with loss scaling."""
+    """Return the losses of a training with loss scaling; each step is one compiled program."""
     parameters, loss = make()
     transformation = optax.adam(2e-3)
 
@@ -117,9 +117,9 @@ def trained(make, dtype):
 
 
 def trained_in_place(dtype):
-    """Return the losses of a training by `nnx.Optimizer`.
+    """Return the losses of a training with `nnx.Optimizer`.
 
-    Its scaler is a Python object outside of `nnx.jit`.
+    The scaler is a Python object outside of `nnx.jit`.
     """
     model, scaler = MLP(), unamp.GradScaler()
     optimizer = nnx.Optimizer(model, optax.adam(2e-3), wrt=nnx.Param)
@@ -136,7 +136,7 @@ def trained_in_place(dtype):
     for _ in range(STEPS):
         scale = scaler.get_scale()
         value, gradients = slopes(model, scale)
-        scaler.scale(value)  # says that its framework is JAX
+        scaler.scale(value)  # tells the scaler that its framework is JAX
         scaler.step(optimizer, model, gradients=gradients)
         scaler.update()
         losses.append(value / scale)
@@ -164,7 +164,7 @@ def ends_alike(name, run, dtype):
     if name not in FLOAT32:
         FLOAT32[name] = np.asarray(run(None), np.float64)
     wanted, found = FLOAT32[name], np.asarray(run(dtype), np.float64)
-    assert wanted[-LAST:].mean() < 0.9 * wanted[0]  # it learns
+    assert wanted[-LAST:].mean() < 0.9 * wanted[0]  # the training learns
     assert not np.array_equal(found, wanted)
     assert found[-LAST:].mean() == pytest.approx(wanted[-LAST:].mean(), rel=0.03)
 

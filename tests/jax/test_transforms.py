@@ -1,7 +1,4 @@
-"""Every transformation of JAX's around, inside and on both sides of a region.
-
-No trace is ever stale.
-"""
+"""Every transformation of JAX works around a region and inside; no trace is stale."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ X = jax.random.normal(jax.random.key(2), (4, 8))
 
 
 def network(w, x):
-    """A product that is low, a softmax that is float32, and their sum."""
+    """Return the sum of a low product and a float32 softmax."""
     h = jnp.tanh(x @ w)
     return jnp.float32((jax.nn.softmax(h @ w) + h).sum() + (h * h).mean())
 
@@ -134,7 +131,7 @@ def test_loops_and_branches_keep_their_dtypes(name, level, jit):
     plain = loop(X)
     with unamp.autocast(level=level, dtype="bfloat16"):
         low = loop(X)
-        if name not in ("while_loop", "fori_loop"):  # which have no reverse
+        if name not in ("while_loop", "fori_loop"):  # these have no reverse-mode gradient
             gradient = jax.grad(lambda x: jnp.float32(loop(x)).sum())(X)
             assert gradient.dtype == jnp.float32
     error = np.abs(np.float32(low) - plain).max() / np.abs(plain).max()
@@ -247,7 +244,7 @@ def test_a_dtype_of_the_users_own_keeps_its_meaning(matrix):
     with unamp.autocast(dtype="bfloat16"):
         assert jnp.matmul(matrix, matrix, preferred_element_type=jnp.float32).dtype == jnp.float32
         wide = jnp.matmul(matrix, matrix, preferred_element_type="float32")
-        # low operands
+        # the operands are low
         assert np.array_equal(
             wide, MATMUL(matrix.astype(jnp.bfloat16), preferred_element_type="float32")
         )

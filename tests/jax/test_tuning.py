@@ -1,6 +1,6 @@
-"""`unamp.tune` on JAX: networks of flax, equinox, haiku and Keras.
+"""`unamp.tune` on JAX searches networks of flax, equinox, haiku and Keras.
 
-Functions with named scopes are tuned, too.
+It searches functions with named scopes, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import unamp
 KEYS = jax.random.split(jax.random.key(0), 6)
 BATCHES = [jax.random.normal(key, (4, 8)) for key in KEYS[2:]]
 
-#: The product of `b` is beyond float16.
+#: With this factor, the product of `b` exceeds float16.
 TOO_LARGE = 1e6
 
 
@@ -150,7 +150,7 @@ def test_places_of_a_function_are_its_named_scopes(make: Callable[[], _Tuned], b
     scoped = make is _scoped
 
     def stepped(x: Any) -> Any:
-        with jax.named_scope("step"):  # around the function's call: not in the names of its layers
+        with jax.named_scope("step"):  # around the call: its name is in no layer's name
             return run(x)
 
     found = unamp.tune(stepped, network, BATCHES, dtype="float16", tolerance=1e-2, by=by)
@@ -164,7 +164,7 @@ def test_places_of_a_function_are_its_named_scopes(make: Callable[[], _Tuned], b
         if scoped
         else {("", "mul"), ("", "div")} <= held
     )
-    # All that `b.wo` computes is one layer.
+    # All products in `b.wo` belong to one layer.
     assert {layer for layer, op in held if op == "matmul"} == (
         {"b.wo"} if scoped and by == "layer" else set()
     )

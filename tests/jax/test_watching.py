@@ -1,4 +1,4 @@
-"""The monitor on JAX: modules of nnx, pytrees of parameters, and what cannot be looked at."""
+"""The monitor on JAX follows modules of nnx and equinox, and pytrees, outside of jit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ X = jax.random.normal(jax.random.key(0), (16, 8))
 
 
 class Net(nnx.Module):
-    """A network whose layer `tiny` is behind a factor.
+    """A network whose layer `tiny` is behind a small factor.
 
-    The factor takes the gradient into float16's subnormal numbers.
+    The factor makes the layer's gradient subnormal in float16.
     """
 
     def __init__(self) -> None:

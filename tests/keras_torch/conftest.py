@@ -1,4 +1,4 @@
-"""Keras on PyTorch: the backend is chosen before Keras is imported."""
+"""Fixtures of the tests of Keras on PyTorch; the backend is chosen before Keras is imported."""
 
 import os
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ os.environ["KERAS_BACKEND"] = "torch"
 
 @pytest.fixture(autouse=True)
 def _first_of_the_process() -> Iterator[None]:
-    """Have each test be the first that compiles a region.
+    """Let each test compile the first region of the process.
 
-    For it the patches are put in while dynamo traces.
+    The first one makes unamp patch while dynamo traces.
     """
     yield
     import torch

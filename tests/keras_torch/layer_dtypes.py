@@ -1,6 +1,6 @@
-"""The dtype that each layer of Keras answers in under each policy; printed as JSON.
+"""Print the dtype of each Keras layer's result under each policy, as JSON.
 
-The backend is the one that KERAS_BACKEND names.
+The environment's KERAS_BACKEND names the backend.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import unamp
 
 layers = keras.layers
 
-#: Each layer with the shapes of its inputs; several inputs are a list.
+#: Each layer with the shapes of its inputs; several inputs are given as a list.
 LAYERS: dict[str, tuple[Callable[[], Any], tuple[tuple[int, ...], ...]]] = {
     "Dense": (lambda: layers.Dense(4), ((3, 8),)),
     "Conv2D": (lambda: layers.Conv2D(4, 3, activation="softmax"), ((2, 8, 8, 3),)),
@@ -71,7 +71,7 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple[tuple[int, ...], ...]]] = {
     },
 }
 
-#: Functions of `keras.ops`, in a layer of the user's own or beside it.
+#: Functions of `keras.ops`.
 FUNCTIONS = ("matmul", "softmax", "exp", "add", "logsumexp", "mean", "sqrt", "layer_normalization")
 
 POLICIES = {
@@ -109,14 +109,14 @@ def calls() -> dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
 
 
 def answered() -> dict[str, str]:
-    """Return the dtype of each layer's answer, by layer, policy and the dtype of its inputs."""
+    """Return the dtype of each layer's result, by layer, policy and the dtype of its inputs."""
     before, answers = keras.config.dtype_policy(), {}
     try:
         found = calls()
     finally:
         keras.config.set_dtype_policy(before)
     for name, (call, shapes) in found.items():
-        call(*(tensor(shape, "float32") for shape in shapes))  # builds it
+        call(*(tensor(shape, "float32") for shape in shapes))  # builds the layer
         for policy, keywords in POLICIES.items():
             for dtype in ("float32", "bfloat16"):
                 xs = [tensor(shape, dtype) for shape in shapes]

@@ -1,4 +1,4 @@
-"""Regions inside functions that `torch.compile` makes of layers of Keras with PyTorch."""
+"""Regions hold inside functions that `torch.compile` makes of layers of Keras with PyTorch."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _built(*found: Any) -> keras.Model:
 
 
 def _same(run: Any, **how: Any) -> list[torch.Tensor]:
-    """Hold a compiled function against what it is compiled from, and return the results.
+    """Compare a compiled function with its original, and return the results.
 
-    It is called outside of regions, in one, and outside again.
+    Both are called outside of regions, in a region, and outside again.
     """
     compiled = torch.compile(run, fullgraph=True, **how)
     for around in (False, True, False):
@@ -38,7 +38,7 @@ def _same(run: Any, **how: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("first", [None, "float32", "float16"])
 def test_a_region_is_followed_whatever_ran_before_it(first: str | None) -> None:
-    """Layers that dynamo has met before the patches are put in, it meets again."""
+    """Dynamo traces layers again that it met before unamp patched them."""
     model = _built(layers.Dense(8, activation="relu"), layers.LayerNormalization(), layers.Dense(3))
 
     def run(x: torch.Tensor) -> list[torch.Tensor]:
@@ -56,7 +56,7 @@ def test_a_region_is_followed_whatever_ran_before_it(first: str | None) -> None:
 
 
 def test_rules_for_parts_are_followed() -> None:
-    """Making their policy is no part of the graph."""
+    """The graph does not contain the making of the parts' policies."""
     model = _built(layers.Dense(4, activation="softmax"))
 
     def run(x: torch.Tensor) -> list[torch.Tensor]:
@@ -83,7 +83,7 @@ def test_gradients_are_those_of_the_function() -> None:
 
 
 def test_the_patches_stay_for_what_is_compiled() -> None:
-    """Else the program's guards would find others, and it would be compiled again at each call."""
+    """Otherwise the compiled function's guards would fail, and each call would compile it again."""
     model, plain = _built(layers.Dense(4)), layers.Dense.call
     counted = torch._dynamo.testing.CompileCounter()
 
@@ -103,7 +103,7 @@ def test_the_patches_stay_for_what_is_compiled() -> None:
 
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "sum"])
 def test_a_loss_in_a_graph_follows_the_policy_and_ends_in_float32(reduction: str) -> None:
-    """Of 70,000 ones: float16 holds neither their number nor their sum."""
+    """The loss is of 70,000 ones: float16 holds neither their number nor their sum."""
     products = []
 
     class Squares(keras.losses.Loss):

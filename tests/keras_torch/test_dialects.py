@@ -1,4 +1,4 @@
-"""Keras' loss scaling on PyTorch's optimizers, beside Keras' own in the same process."""
+"""The dialect's loss scaling with PyTorch's optimizers agrees with Keras' own."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""`unamp.layer_policies` on Keras with PyTorch."""
+"""`unamp.layer_policies` on Keras with PyTorch keeps the promises of `keras_ruled`."""
 
 from __future__ import annotations
 
@@ -121,10 +121,7 @@ def test_a_call_put_around_a_rule_stays_when_the_rule_goes() -> None:
 
 
 def test_a_keras_application() -> None:
-    """Depthwise convolutions are float32, others low, as a trace shows.
-
-    Gradients of all of them are told.
-    """
+    """Depthwise convolutions are float32 and others low, and each has a recorded gradient."""
     model = keras.applications.MobileNetV2(
         weights=None, input_shape=(32, 32, 3), classes=10, alpha=0.35
     )

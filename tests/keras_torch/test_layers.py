@@ -1,6 +1,6 @@
 """A layer of Keras on PyTorch is one operation.
 
-As on TensorFlow, its product and its bias have one decision.
+As on TensorFlow, its product and its bias follow one decision.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def test_looking_at_a_result_is_not_reported(in_force: bool) -> None:
 
 
 def test_work_is_counted() -> None:
-    """Keras' weights have the channels of the result last, whatever its backend is."""
+    """The channels of the result come last in Keras' weights, on every backend."""
     image, sequence = numbers(1, 4, 4, 2), numbers(2, 5, 8)
     for layer, x, products in (
         (layers.Dense(4), numbers(3, 8), 3 * 8 * 4),
@@ -273,7 +273,7 @@ def test_gradients_of_a_layer_are_told() -> None:
 
 
 class Block(layers.Layer):
-    """A layer whose layers are built when it is first called."""
+    """A layer that makes its inner layers when it is first called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -307,9 +307,9 @@ LAZY = {
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", LAZY)
 def test_a_trace_in_which_a_network_is_built_is_like_later_ones(name) -> None:
-    """Shapes that Keras tries out and initial values are no operations of the network.
+    """Shapes that Keras tries out, and initial values, are no operations of the network.
 
-    Nor do they give its parameters names.
+    They do not change the names of its parameters either.
     """
     told, network = [], None
     for _ in range(2):

@@ -1,3 +1,3 @@
-"""Losses of Keras on PyTorch."""
+"""Losses of Keras on PyTorch keep the promises of `keras_losses`."""
 
 from keras_losses import *  # noqa: F403

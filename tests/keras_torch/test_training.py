@@ -1,4 +1,4 @@
-"""Keras' optimizers on PyTorch under `GradScaler` and `decorate`.
+"""Keras' optimizers on PyTorch train with `GradScaler` and `decorate`.
 
 The gradients are PyTorch's, the steps Keras'.
 """

@@ -1,4 +1,4 @@
-"""`unamp.tune` on Keras with PyTorch."""
+"""`unamp.tune` on Keras with PyTorch keeps the promises of `tuned` and `keras_tuned`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer of Keras answers in the same dtype on PyTorch as on TensorFlow, under the same policy."""
+"""A layer of Keras has the same result dtype on PyTorch as on TensorFlow, under each policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor, and gradients in a trace, on Keras with PyTorch: parameters hold their gradients."""
+"""The monitor follows Keras with PyTorch, where parameters hold their gradients."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ X = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
 
 
 def model() -> keras.Model:
-    """Return a model whose layer `tiny` is behind a factor.
+    """Return a model whose layer `tiny` is behind a small factor.
 
-    The factor takes the gradient into float16's subnormal numbers.
+    The factor makes the layer's gradient subnormal in float16.
     """
     keras.utils.set_random_seed(0)
     x, dense = keras.Input((8,)), keras.layers.Dense

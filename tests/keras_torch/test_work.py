@@ -1,3 +1,3 @@
-"""Traces of a training step of Keras on PyTorch."""
+"""Traces of a training step of Keras on PyTorch have every layer's work once."""
 
 from keras_worked import *  # noqa: F403

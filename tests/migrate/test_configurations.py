@@ -1,6 +1,6 @@
-"""Settings in YAML, and what mmengine's Python configurations say.
+"""Settings in YAML and in mmengine's Python configurations are reported.
 
-They are reported with the line and what to do.
+A report has the line, and what to do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Snippets of real use become what a person would write."""
+"""`unamp migrate` turns snippets of real use into the code that a person would write."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def test_a_snippet_becomes_what_it_has_to(snippet: Snippet, target: str) -> None
     for finding in besides:
         assert finding.why
         assert finding.kind is Kind.NOTE or finding.hand
-    # What changes is reported, and what is reported as moved changes; a second time nothing is left
-    # to move.
+    # Only a change is reported as moved; a second run finds nothing to move.
     assert _moves(done) is (done.text != snippet.before)
     twice = migrated(done.text, TARGETS[target])
     assert twice.text == done.text
@@ -60,7 +59,7 @@ def test_comments_stay(snippet: Snippet) -> None:
     for target in TARGETS.values():
         after = migrated(snippet.before, target).text
         lost = _comments(snippet.before) - _comments(after)
-        # Those inside of an import that goes go with it.
+        # Comments inside a removed import go with it.
         assert all(f"{comment}\n" in _inside_of_imports(snippet.before) for comment in lost), lost
 
 

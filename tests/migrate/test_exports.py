@@ -1,4 +1,4 @@
-"""Names that come through a project's own modules are followed to the framework."""
+"""`unamp migrate` follows names through a project's own modules to the framework."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOVED = "with unamp.autocast('cuda', preset=\"torch-cuda\"):"
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A package with a module in another folder of it."""
+    """Return a package with a module in another folder."""
     (tmp_path / "mine/nets").mkdir(parents=True)
     (tmp_path / "mine/__init__.py").write_text("")
     (tmp_path / "mine/nets/__init__.py").write_text("")

@@ -1,6 +1,6 @@
-"""Files and folders: nothing is touched unasked.
+"""`unamp migrate` changes no file without `--write`.
 
-What goes wrong with one file is told, and the others are done.
+An error in one file is reported, and the others are migrated.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def test_a_read_only_file_is_named_and_stays(
     script.write_text(OLD)
     good.write_text(OLD)
     script.chmod(0o444)
-    if os.access(script, os.W_OK):  # root may write everything
+    if os.access(script, os.W_OK):  # root may write every file
         access = os.access
         monkeypatch.setattr(
             files.os, "access", lambda path, mode: Path(path) != script and access(path, mode)

@@ -1,6 +1,6 @@
-"""Notebooks: cells are migrated as one script, and all else stays to the letter.
+"""Cells of a notebook are migrated as one script; everything else stays as it is.
 
-What cannot be read is told in a line.
+A notebook that cannot be read is reported in a line.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_cells_await_and_may_be_none(path: Path) -> None:
             )
         )
     )
-    run(path, "--write", code=1)  # nothing calls the scaler, whose import is by hand
+    run(path, "--write", code=1)  # nothing calls the scaler; its import is for a person to change
     cells = json.loads(path.read_text())["cells"]
     assert [cell["source"] for cell in cells[1:4]] == ["await go()", [], ""]
     assert cells[4]["source"][0].startswith("with unamp.autocast")

@@ -1,6 +1,6 @@
-"""Every region comes to the policy that it came to before.
+"""Every migrated region has the same policy as before.
 
-It is told without running the script, and where it is made.
+The policy is read from the code where the region is made; no script runs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def test_what_is_told_of_a_file_is_told_of_it_migrated(target: Target) -> None:
         )
         count += len(before.regions)
         if target is Target.DIALECTS and "dtype" in snippet.name:
-            # which dtype a dialect's region takes over is not told of what is migrated already
+            # a dialect's region can take over a dtype that the migrated code alone does not tell
             continue
         said = [(_decides(region.policy), region.unknown) for region in after.regions]
         assert [(_decides(region.policy), region.unknown) for region in before.regions] == said, (
@@ -92,7 +92,7 @@ def test_what_is_told_of_a_file_is_told_of_it_migrated(target: Target) -> None:
 
 
 def _decides(policy: dict[str, Any]) -> dict[str, Any]:
-    """Promotion decides at O2 alone."""
+    """Return a policy without its promotion, except at O2: only there promotion decides."""
     return policy if policy["level"] == "O2" else {**policy, "promote": False}
 
 

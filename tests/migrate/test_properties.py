@@ -1,6 +1,6 @@
-"""For every file a second migration changes nothing, and what is written parses.
+"""For every file, the migrated code parses, and a second migration changes nothing.
 
-What is not moved stays to the letter.
+Code that is not moved stays as it is, to the letter.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from unamp.migrate import Kind, Target, migrate_paths, migrate_source
 SNIPPETS = [snippet for snippet in every_snippet() if "__future__" not in snippet.before]
 migrated = functools.lru_cache(maxsize=4096)(migrate_source)
 
-#: Statements that have nothing to do with mixed precision,
-#: in layouts that a careless writer would lose.
+#: Statements without mixed precision, in layouts that a careless writer would lose.
 OTHERS = [
     "x = [1,2 ,  3] # a comment",
     "if  x :\n\ty = 1",
@@ -37,7 +36,7 @@ targets = st.sampled_from(list(Target))
 
 @st.composite
 def files(draw: st.DrawFn) -> tuple[str, list[str]]:
-    """A file of snippets with other statements between, and the other statements."""
+    """Draw a file of snippets with other statements between, and the other statements."""
     others = draw(st.lists(st.sampled_from(OTHERS), min_size=1, max_size=3))
     parts = [
         part

@@ -1,6 +1,6 @@
-"""The tables of spellings by themselves.
+"""The tables of spellings of `unamp migrate` are consistent.
 
-tests/frameworks holds them against the installed packages.
+tests/frameworks compares them with the installed packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nothing that a test does may outlive it: no region, no patch.
+"""Fixtures of MindSpore's tests: no test leaves a region or a patch behind.
 
 Errors of kernels are reported where they happen.
 """
@@ -19,8 +19,8 @@ from mindspore.ops import Primitive
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`
 warnings.filterwarnings("ignore", module="mindspore")
-# With another version of NumPy than MindSpore was compiled with,
-# the first call that takes numbers fails.
+# Where NumPy's version differs from the one that MindSpore was compiled with, the first call that
+# takes numbers fails.
 with suppress(SystemError):
     ops.zeros((1,))
 mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
@@ -28,11 +28,11 @@ mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op
 from unamp_mindspore import compiling, listing, patches  # noqa: E402
 from unamp_mindspore.state import thread  # noqa: E402
 
-compiling.install()  # what stays for good once the adapter is in use
+compiling.install()  # this patch stays for good once the adapter is in use
 
 
 def _patched() -> list[str]:
-    # those that a tensor inherits are C++
+    # a tensor's inherited methods are C++
     inherited = [
         name for name in listing.methods() if isinstance(vars(TensorPy)[name], FunctionType)
     ]
@@ -51,7 +51,7 @@ def _patched() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path):
-    # MindSpore writes what it makes of networks into the current folder.
+    # MindSpore writes files about networks into the current folder.
     with chdir(tmp_path):
         yield
 
@@ -71,7 +71,7 @@ def _untouched():
 
 @pytest.fixture
 def graph_mode():
-    """Cells are compiled."""
+    """Compile cells in the test."""
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     yield
     mindspore.set_context(mode=mindspore.PYNATIVE_MODE)

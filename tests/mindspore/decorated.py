@@ -63,7 +63,7 @@ def data(number):
 
 
 def grads_of(net, scaler, level="O2", dtype="float16", enabled=True):
-    """A function of the step's number that gives the loss and scaled gradients."""
+    """Return a function from a step's number to the loss and the scaled gradients."""
 
     def loss_of(x, y):
         with unamp.autocast(level=level, dtype=dtype, enabled=enabled):
@@ -89,7 +89,7 @@ def values(tensors):
 
 # --- what the tests that are TensorFlow's too call ------------------------------------------------
 
-#: Networks, levels, dtypes and steps.
+#: Networks, levels, dtypes and numbers of steps.
 TRAININGS = [
     ("mlp", "O2", "float16", 40),
     ("mlp", "O3", "bfloat16", 40),
@@ -159,7 +159,7 @@ def tensor(array, dtype):
 
 
 def finish(optimizer, network):
-    """There is nothing to do after the last step."""
+    """Do nothing: MindSpore needs no call after the last step."""
 
 
 def put(network, parameter, array):
@@ -168,5 +168,5 @@ def put(network, parameter, array):
 
 
 def first_name(network, optimizer=None):
-    """The name of the first parameter: in the network, or as the optimizer knows it."""
+    """Return the name of the first parameter, as the network or the optimizer calls it."""
     return "0.weight" if optimizer is None else optimizer.parameters[0].name

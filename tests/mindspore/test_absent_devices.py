@@ -1,7 +1,4 @@
-"""Programs of MindSpore for a device that is not here.
-
-Nothing of them can be read, and the suite says why.
-"""
+"""Programs of MindSpore for an absent device cannot be read, and the suite gives the reason."""
 
 import mindspore
 import pytest

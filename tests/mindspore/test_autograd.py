@@ -1,4 +1,4 @@
-"""Gradients: in the dtypes of their forward, whatever is open around them."""
+"""Gradients have the dtypes of their forward pass, whatever region is open around them."""
 
 import mindspore
 import numpy as np
@@ -73,13 +73,13 @@ def test_second_derivatives(low):
 
 
 def there_and_back(x, low):
-    """Return a tensor rounded as `rounded` does it, by MindSpore's own operations."""
+    """Return a tensor rounded to low and widened by MindSpore's own operations."""
     return ops.Cast()(ops.Cast()(x, low), F32)
 
 
 @pytest.fixture(params=[False, True], ids=["asynchronous", "synchronous"])
 def synchronous(request):
-    """Casts with a gradient take another way where each call waits for its result."""
+    """Have each call wait for its result, or not: casts with a gradient then run different code."""
     before = mindspore.get_context("pynative_synchronize")
     mindspore.set_context(pynative_synchronize=request.param)
     yield
@@ -140,7 +140,7 @@ VIEWS = {
     "narrow": lambda x: mint.narrow(x, 2, 3, 4),
     "broadcast": lambda x: mint.broadcast_to(x[:1], (6, 8, 10)),
 }
-#: MindSpore's own gradient of these fails now and then.
+#: MindSpore's own gradient of these fails at times.
 SLICES = {
     "strided": lambda x: x[1:5:2, ::3, 2:7],
     "empty": lambda x: x[:0],
@@ -244,7 +244,7 @@ def test_the_inputs_that_custom_fwd_casts_reach_the_backward_pass_as_well(low):
     )
     with policy_region(Policy(enabled=False)):
         mindspore.grad(lambda x: cell(x).astype(F32).sum())(x.astype(mindspore.float16))
-    assert cell.seen[-1][0] == mindspore.float16  # where no policy is in force, nothing is cast
+    assert cell.seen[-1][0] == mindspore.float16  # without a policy nothing is cast
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_cell_that_is_to_be_recomputed(low, how):
 
 
 class Power(_Function):
-    """A square with a gradient of its own, whose operations the CPU has no low kernels for."""
+    """A square with a gradient of its own; the CPU has no low kernels for its operations."""
 
     @staticmethod
     def forward(ctx, x):
@@ -349,7 +349,7 @@ def test_a_parameter_that_is_given_other_values_is_cast_again(low, change, train
 class Product(nn.Cell):
     """A cell with a product in its own gradient.
 
-    It is computed outside of the policy: in the dtype that it casts to.
+    No policy reaches that gradient: the product has the dtype to which the cell casts.
     """
 
     def construct(self, x, w):
@@ -376,7 +376,7 @@ class ProductInFloat32(nn.Cell):
 class ProductAsForward(nn.Cell):
     """A cell whose backward pass multiplies under the policy.
 
-    A float32 and a low input become low.
+    Of a float32 and a low input, both become low.
     """
 
     @custom_fwd
@@ -422,7 +422,7 @@ def test_a_cells_own_gradient_with_a_product_is_the_same_in_a_graph(low, kind, i
 class Mixing(nn.Cell):
     """A cell whose gradient is two products of a low gradient and a float32 input.
 
-    The input is what it was called with.
+    The float32 inputs are those of the call.
     """
 
     def construct(self, x, w):

@@ -1,6 +1,6 @@
-"""Functions that change the tensor that they are given.
+"""Functions that change a tensor in place change the tensor itself, and no cast of it.
 
-The tensor itself is changed, and no cast of it, whatever the rule.
+This holds under every rule.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROWS = np.array([0, 1, 1], "int32")
 
 
 class Functions:
-    """Functions of a kept tensor, rows of it, and what is added to them."""
+    """Functions that add new values to rows of a kept tensor."""
 
     @staticmethod
     def index_add(kept, rows, new):

@@ -1,4 +1,4 @@
-"""Compiled graphs: the policy in force at the call decides, and each has a graph of its own."""
+"""Each policy has a compiled graph of its own; the policy in force at the call decides."""
 
 import contextlib
 import functools
@@ -14,7 +14,7 @@ import unamp
 from unamp import Policy, autocast, policy_region
 from unamp.dialects.torch import amp as torch_amp
 
-jit_context = sys.modules[compiling.jit_context.__module__]  # where that is, depends on the version
+jit_context = sys.modules[compiling.jit_context.__module__]  # the module depends on the version
 
 F32, F16, BF16 = mindspore.float32, mindspore.float16, mindspore.bfloat16
 
@@ -177,7 +177,8 @@ def test_a_region_inside_a_function_whose_bytecode_is_captured(function, expecte
 
 
 def test_no_region_opens_while_a_graph_is_captured_from_a_trace():
-    # As it is inside a traced function; an exception there would leave MindSpore tracing.
+    # The state of MindSpore inside a traced function. An error in a real one would leave MindSpore
+    # tracing.
     jit_context.set_jit_context(jit_context.JitContext())
     try:
         with pytest.raises(unamp.NotExpressible, match="trace"), policy_region(Policy()):
@@ -337,7 +338,7 @@ def test_a_region_inside_a_compiled_function_says_what_to_write_instead(function
     for around in (contextlib.nullcontext(), unamp.autocast()):
         with around, pytest.raises(unamp.NotExpressible, match=r"decorate that \(@unamp.autocast"):
             compiled(rand(2, 2), rand(2, 2))
-    # the compiler goes on
+    # the compiler still works
     assert dtypes(Policy(), mindspore.jit(compute_alone), rand(2, 2), rand(2, 2)) == [F16]
 
 

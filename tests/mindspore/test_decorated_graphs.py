@@ -1,6 +1,6 @@
-"""Decorated functions and cells, compiled and exported, as a whole and as parts of a graph.
+"""Decorated functions and cells in a graph follow their own policy, compiled and exported.
 
-The innermost decides.
+The innermost policy decides, for a whole graph and for parts.
 """
 
 from contextlib import nullcontext
@@ -15,8 +15,8 @@ import unamp
 from unamp.dialects.torch.amp import autocast as torch_autocast
 
 F32, F16, BF16 = mindspore.float32, mindspore.float16, mindspore.bfloat16
-#: Rounded to low (by a quarter of the last place), products are exact in float32, and with what was
-#: rounded off they differ.
+#: Products of the numbers rounded to low (by a quarter of the last place) are exact in float32.
+#: Products of the unrounded numbers differ from them.
 X = Tensor(
     (np.random.default_rng(0).integers(32, 63, (4, 4)) / 64 + 2**-10 + 2**-13).astype(np.float32)
 )
@@ -141,7 +141,7 @@ def test_a_decorated_construct_in_graph_mode():
 
 
 class Many(nn.Cell):
-    """Parts under several policies, which share cells and functions."""
+    """Parts under several policies; they share cells and functions."""
 
     def __init__(self):
         super().__init__()
@@ -219,7 +219,7 @@ def test_inputs_that_are_cast_are_refused_where_they_are_the_graphs_own():
     with graph_mode(), low, pytest.raises(unamp.NotExpressible, match="cast_inputs"):
         CastsInputs()(X)
     with graph_mode():
-        assert CastsInputs()(X).dtype == F32  # there they have no effect
+        assert CastsInputs()(X).dtype == F32  # outside of graphs the casts of inputs have no effect
 
 
 def exported(net):

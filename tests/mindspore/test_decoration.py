@@ -1,4 +1,4 @@
-"""Networks with low parameters, and the optimizers that step their master weights."""
+"""`unamp.decorate` on MindSpore gives low parameters and optimizers with master weights."""
 
 import mindspore as ms
 import numpy as np
@@ -108,7 +108,7 @@ def test_master_weights_follow_every_change(change):
     optimizer = nn.SGD(layer.trainable_params(), 0.0)
     unamp.decorate(layer, optimizer, "O2", "float16")
     gradients = tuple(ops.ones_like(each) for each in optimizer.parameters)
-    optimizer(gradients)  # after which there is something that the next step compares with
+    optimizer(gradients)  # after this step, the optimizer has values to compare the parameter with
     before, rounded = values([optimizer.master_weights[0], layer.weight])
     change(layer.weight)
     low = layer.weight.asnumpy().copy()
@@ -174,7 +174,7 @@ def test_a_step_that_fails_leaves_the_optimizer_as_it_was():
     optimizer = nn.Momentum(net.trainable_params(), 0.02, 0.9)
     unamp.decorate(net, optimizer, "O2", "float16")
     held, kind = optimizer.parameters, type(optimizer)
-    with pytest.raises(Exception, match="."):  # MindSpore's own, whichever it is
+    with pytest.raises(Exception, match="."):  # MindSpore's own error, of any class
         optimizer((Tensor(np.ones(3, "float16")),))
     assert (optimizer.parameters, type(optimizer)) == (held, kind)
     assert isinstance(optimizer.parameters, ParameterTuple)

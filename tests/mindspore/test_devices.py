@@ -1,4 +1,4 @@
-"""MindSpore's words for devices. There are no objects for them."""
+"""MindSpore's words for devices are known; MindSpore has no objects for them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The dialects on MindSpore: MindSpore's own beside MindSpore's.
+"""The dialects on MindSpore answer as the frameworks' own modules do.
 
-The other frameworks' examples run on its tensors.
+MindSpore's dialect runs beside MindSpore's own; the other frameworks' examples run on its tensors.
 """
 
 import math
@@ -148,12 +148,12 @@ CONVERSIONS = {
     "mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["pynative", "graph"]
 )
 def test_networks_are_converted_where_they_are_as_mindspores_own_are(conversion, mode):
-    """The network that is given, and the one that is returned, which have the same parameters."""
+    """Both the given network and the returned one are converted; they share their parameters."""
     x = array(16, 4)
     exact = Net(has_bias=False)(x).asnumpy()
 
     def converted(amp):
-        # without a bias, which MindSpore promotes at "auto", and which is part of the layer here
+        # no bias: MindSpore promotes its addition at "auto", and for unamp it is part of the layer
         net = Net(has_bias=False)
         mindspore.set_context(mode=mode)
         try:
@@ -214,7 +214,7 @@ def test_a_network_that_is_converted_again_has_the_last_lists():
     "make", [lambda: amp.StaticLossScaler(8.0), lambda: amp.DynamicLossScaler(8.0, 2, 1)]
 )
 def test_a_bfloat16_region_leaves_a_scaler_as_it_is(make):
-    """As MindSpore's own, which knows of no region: the loss is scaled, and the scale moves."""
+    """MindSpore's own scaler knows of no region: the loss is scaled, and the scale moves."""
     scaler, x = make(), array(3)
     with unamp.autocast(dtype="bfloat16", level="O3"):
         assert (scaler.scale(x).asnumpy() == x.asnumpy() * 8).all()
@@ -279,7 +279,7 @@ def test_the_level_auto_in_bfloat16_which_mindspores_own_does_not_run_on_a_cpu()
     st.sampled_from([1.0, 64.0]),
 )
 def test_after_any_sequence_the_scale_is_where_mindspores_own_is(finites, factor, window, start):
-    """But for what `adjust` answers: MindSpore's own answers True on an overflow too."""
+    """Only the result of `adjust` differs: MindSpore's own is True on an overflow, too."""
     own, ours = (
         mindspore.amp.DynamicLossScaler(start, factor, window),
         amp.DynamicLossScaler(start, factor, window),
@@ -294,8 +294,8 @@ def test_after_any_sequence_the_scale_is_where_mindspores_own_is(finites, factor
         assert ours.adjust(answered) is finite
         assert ours.scale_value == pytest.approx(float(own.scale_value.asnumpy()), rel=1e-6)
         assert ours.counter == int(own.counter.asnumpy())
-        # Not beside MindSpore's own products: its compiled function can keep the scale of a scaler
-        # that is gone.
+        # MindSpore's own products are not compared: its compiled function can keep the scale of an
+        # earlier scaler.
         assert (
             ours.scale((x, [x]))[1][0].asnumpy().tolist()
             == (x.asnumpy() * np.float32(ours.scale_value)).tolist()
@@ -325,7 +325,7 @@ def test_all_finite_takes_bfloat16_which_mindspores_own_does_not():
 def test_a_train_network_takes_the_steps_of_mindspores_own(level, manager):
     def trained(module):
         network = Net()
-        # Where steps are not dropped, MindSpore's optimizer unscales by itself.
+        # If no step can be dropped, MindSpore's optimizer unscales by itself.
         optimizer = nn.Momentum(
             network.trainable_params(), 0.05, 0.9, loss_scale=1.0 if manager is None else manager[0]
         )
@@ -403,14 +403,14 @@ def test_a_train_network_is_a_cell_with_the_parameters_of_mindspores_own():
 
 
 def test_a_train_network_with_a_scale_that_moves():
-    """On the CPU too, where MindSpore's own raises."""
+    """The dialect trains on the CPU, too, where MindSpore's own raises."""
     network = Net()
     optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
     assert (
         error_of(lambda: mindspore.amp.build_train_network(Net(), optimizer, nn.MSELoss(), "O2"))
         is ValueError
     )
-    manager = mindspore.amp.DynamicLossScaleManager(1024, 2, 2)  # MindSpore's own are understood
+    manager = mindspore.amp.DynamicLossScaleManager(1024, 2, 2)  # MindSpore's own will do
     train = amp.build_train_network(
         network, optimizer, nn.MSELoss(), "O2", loss_scale_manager=manager
     )

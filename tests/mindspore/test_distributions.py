@@ -1,4 +1,4 @@
-"""`nn.probability` in a region: draws and their probabilities are those outside of it."""
+"""`nn.probability` draws the same numbers and probabilities in a region as outside."""
 
 import mindspore
 import numpy as np
@@ -23,7 +23,7 @@ VALUE, COUNT = Tensor([0.3, 0.6, 0.9], F32), Tensor([299.0, 301.0, 302.0], F32)
 A, B = Tensor([0.6, 1.1, 1.4], F32), Tensor([1.3, 0.7, 0.9], F32)
 RATE, CHANCE = Tensor([180.0, 330.0, 420.0], F32), Tensor([0.2, 0.3, 0.5], F32)
 
-#: Cells, and a call of each by the name of its method.
+#: Cells, each with a method's name and the arguments of a call.
 CALLED = {
     "Beta": (lambda: distribution.Beta(A, B), "log_prob", VALUE),
     "Beta.entropy": (lambda: distribution.Beta(A, B), "entropy"),
@@ -33,7 +33,7 @@ CALLED = {
     "LogNormal": (lambda: distribution.LogNormal(A, B), "sample", (500,)),
     "Normal": (lambda: distribution.Normal(A, B), "log_cdf", VALUE),
     "Normal.sample": (lambda: distribution.Normal(RATE, B), "sample", (500,)),
-    # in bfloat16 its logarithm was infinite, or the probability above 1
+    # in bfloat16 the logarithm was infinite, or the probability above 1
     "Poisson": (lambda: distribution.Poisson(RATE), "log_prob", COUNT),
     "StudentT": (lambda: distribution.StudentT(RATE, A, B), "prob", VALUE),
     "Uniform": (lambda: distribution.Uniform(CHANCE, B), "log_prob", VALUE),
@@ -87,7 +87,7 @@ def test_they_are_in_a_graph_too(name, way):
     np.testing.assert_allclose(inside.asnumpy(), outside.asnumpy(), rtol=1e-6)
 
 
-# MindSpore's bijectors refuse bfloat16, and a graph finds no place to widen it before.
+# MindSpore's bijectors refuse bfloat16, and in a graph unamp cannot widen it before the call.
 @pytest.mark.parametrize(("compiled", "dtype"), [(False, BF16), (False, F16), (True, F16)])
 def test_low_tensors_are_float32_first_and_their_gradients_are_low(compiled, dtype):
     exp, normal = bijector.Exp(), distribution.Normal(A, B)
@@ -159,7 +159,7 @@ def test_a_bayesian_layer_draws_float32_weights_and_computes_low():
     layer = bnn_layers.DenseReparam(3, 2)
     _, deviation = layer.weight_posterior("get_dist_args")
     with unamp.autocast(level="O2", dtype="bfloat16"):
-        # A logarithm of 1 and little: it was 0, or twice as much.
+        # In bfloat16, the logarithm of a number just above 1 was 0, or twice as large.
         _, inside = layer.weight_posterior("get_dist_args")
         assert layer(ops.ones((1, 3))).dtype is BF16
     assert inside.dtype is F32

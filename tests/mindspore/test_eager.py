@@ -1,4 +1,4 @@
-"""Operations of PyNative mode in a region."""
+"""Operations of PyNative mode follow the region's policy."""
 
 from types import FunctionType
 
@@ -107,7 +107,7 @@ def test_the_root_of_a_mean_square_is_a_loss(low, compiled):
 
 
 def with_low_norms(low):
-    """Return a network, the same one with low norms, and what both compute of a float32 image."""
+    """Return a network of norms, and the same network with low parameters."""
     exact, network = (
         nn.SequentialCell(nn.BatchNorm2d(3), nn.LayerNorm((6,))).set_train() for _ in range(2)
     )
@@ -117,7 +117,7 @@ def with_low_norms(low):
 
 
 def assert_updated(network, exact, low):
-    """Check that the low statistics of a network's first norm are those of the float32 one."""
+    """Check that the low statistics of a network's first norm agree with the float32 ones."""
     for name in ("moving_mean", "moving_variance"):
         updated, expected = getattr(network[0], name), getattr(exact[0], name).asnumpy()
         assert updated.dtype == low
@@ -397,7 +397,7 @@ def test_a_result_has_the_dtype_that_the_call_names(level, dtype):
         for add_up in (ops.sum, mindspore.mint.sum, mindspore.Tensor.sum):
             result = add_up(low, dtype=mindspore.float32)
             assert result.dtype == mindspore.float32
-            assert float(result) == 131072.0  # more than float16 holds
+            assert float(result) == 131072.0  # float16 cannot hold it
             assert add_up(low[0], dtype=low.dtype).dtype == low.dtype
         assert ops.softmax(low, dtype=mindspore.float32).dtype == mindspore.float32
 

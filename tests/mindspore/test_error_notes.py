@@ -1,6 +1,6 @@
 """An error about dtypes that leaves an O2 region has a note.
 
-It names the policy, and the tensors at hand.
+The note names the policy and the tensors of the call.
 """
 
 from contextlib import suppress
@@ -14,9 +14,9 @@ from mindspore.common.api import _pynative_executor
 
 @pytest.fixture(autouse=True)
 def _nothing_comes_late():
-    """Clear the errors that MindSpore's queues hold.
+    """Clear MindSpore's queues of errors.
 
-    They can hold a kernel's error a second time and raise it from the next call, whatever that is.
+    They can hold a kernel's error a second time, and raise it from any later call.
     """
     yield
     with suppress(TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Regions exchange functions and methods for everybody who holds them, and leave nothing behind."""
+"""Regions replace functions and methods for everybody who holds them, and restore them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F16, BF16, F32 = mindspore.float16, mindspore.bfloat16, mindspore.float32
 
 
 def everything() -> list[Any]:
-    """Everything that regions exchange, as it is now."""
+    """Return the code and the methods that regions replace, as they are now."""
     functions = [
         patch.function.__code__
         for patch in (*listing.codes().values(), *patches._hooks(), listing.primitive_call)

@@ -1,4 +1,4 @@
-"""Products in float8 on MindSpore: the shadow of a trace."""
+"""Products in float8 on MindSpore: the shadow of a trace shows their error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`unamp.trace(gradients=True)` on MindSpore's operations."""
+"""`unamp.trace(gradients=True)` records the gradients of MindSpore's operations."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_trace_changes_nothing(region) -> None:
 
 
 def test_a_backward_pass_is_not_reported() -> None:
-    """Nor is looking at a gradient, which follows no rule."""
+    """The statistics of a gradient are not reported either, and follow no rule."""
     net = network()
     with unamp.trace(gradients=True) as trace, unamp.autocast(dtype="bfloat16", level="O3"):
         mindspore.grad(lambda x: net(x).sum(), None, net.trainable_params())(Tensor(X))

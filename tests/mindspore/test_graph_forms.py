@@ -1,6 +1,6 @@
 """A graph and PyNative mode compute the same in the same dtypes, under a policy.
 
-Every form is called, with each feed. MindSpore's compiler reads the source of what is called here.
+Every form is called with each feed. MindSpore's compiler reads the source of the forms.
 """
 
 import mindspore
@@ -85,7 +85,7 @@ _UNARY = (
 )
 _BINARY = "matmul mm add sub mul div pow maximum atan2 floor_divide remainder inner"
 
-#: The forms: families of functions or layers by name, each with its arguments.
+#: The forms: functions or layers by family and name, each with its arguments.
 FAMILIES = {
     "unary": {name: (getattr(ops, name), (_P,)) for name in _UNARY.split()},
     "binary": {name: (getattr(ops, name), (_P, _Q)) for name in _BINARY.split()},
@@ -217,9 +217,9 @@ def lowered(value, low):
 
 
 def feeds(given, level, low):
-    """Give the arguments in float32.
+    """Yield the arguments in float32.
 
-    Where rules differ in what they make of low ones, give all of them low, then the first alone.
+    At O1, where rules differ for low arguments, yield them all low, then the first alone low.
     """
     yield given
     if level == "O1":
@@ -424,7 +424,7 @@ def test_a_parameter_whose_item_is_set_is_changed_in_a_graph(kept, level):
 def _called(form):
     """Return a function that calls a form with each feed, all in one graph.
 
-    To compile takes longer than to compute.
+    Compiling takes longer than computing.
     """
 
     def call(*fed):
@@ -437,13 +437,13 @@ def _called(form):
 
 
 def _difference(eager, graph):
-    """Return the difference of a graph's tensors from those of PyNative mode, or None."""
+    """Return the difference between a graph's tensors and those of PyNative mode, or None."""
     dtypes = [str(each.dtype) for each in eager], [str(each.dtype) for each in graph]
     if dtypes[0] != dtypes[1]:
         return f"{dtypes[0]} in PyNative mode, {dtypes[1]} in a graph"
     for a, b in zip(eager, graph, strict=True):
-        # MindSpore's float32 kernels differ a little between the modes (log does), and so may what
-        # is rounded.
+        # MindSpore's float32 kernels differ a little between the modes (log does). So may the
+        # results after rounding.
         rounding = {F32: 2.0**-19, LOW["float16"]: 2.0**-9, LOW["bfloat16"]: 2.0**-6}.get(
             a.dtype, 0.0
         )

@@ -1,6 +1,6 @@
-"""Policies in compiled graphs, in both low dtypes and on every level.
+"""Policies in compiled graphs give PyNative mode's dtypes and numbers.
 
-Dtypes and numbers are those of PyNative mode.
+Both low dtypes and every level are tested.
 """
 
 import mindspore
@@ -14,8 +14,8 @@ from unamp import Policy, policy_region
 
 F32, F16, BF16 = mindspore.float32, mindspore.float16, mindspore.bfloat16
 
-#: Rounded to low (by a quarter of the last place), products are exact in float32, and with what was
-#: rounded off they differ.
+#: Products of the numbers rounded to low (by a quarter of the last place) are exact in float32.
+#: Products of the unrounded numbers differ from them.
 A = Tensor(
     (np.random.default_rng(0).integers(32, 63, (4, 4)) / 64 + 2**-10 + 2**-13).astype(np.float32)
 )
@@ -27,7 +27,7 @@ def values(found):
 
 
 def assert_as_eager(function, policy, *inputs, rtol=1e-6):
-    """Check a function's results: to the bit where they are low, and within `rtol` in float32."""
+    """Check a function's results: low ones to the bit, float32 ones within `rtol`."""
     with policy_region(policy):
         found, expected = values(mindspore.jit(function)(*inputs)), values(function(*inputs))
     for (dtype, numbers), (own, exact) in zip(found, expected, strict=True):
@@ -39,7 +39,7 @@ def assert_as_eager(function, policy, *inputs, rtol=1e-6):
 def operations(a, low):
     """Return results of operations, operators, methods and views.
 
-    Their inputs are float32; some have a low one.
+    Their inputs are float32; some have a low input, too.
     """
     product = a @ a
     scaled = a * 2.0 + low
@@ -158,8 +158,8 @@ def test_a_network_and_its_gradients(policy):
     exact = step(X)
     with policy_region(policy):
         compiled, eager = mindspore.jit(step)(X), step(X)
-    # A layer is made of operations in a graph, each of which rounds: to so much as one rounding
-    # more of each.
+    # In a graph, a layer is several operations, and each rounds: the results differ by up to one
+    # more rounding for each.
     unit = 2**-8 if policy.dtype == "bfloat16" else 2**-11
     (dtype, value), (own, exact_value) = *values(compiled[0]), *values(eager[0])
     assert dtype == own
@@ -169,7 +169,7 @@ def test_a_network_and_its_gradients(policy):
         assert one.dtype == F32
         assert float(ops.norm(one - other)) <= 4 * error + 1e-6
     assert any((one != other).any() for one, other in zip(compiled[1], exact[1], strict=True))
-    assert network.norm.moving_mean.asnumpy().any()  # statistics are updated in a graph, too
+    assert network.norm.moving_mean.asnumpy().any()  # a graph updates statistics, too
 
 
 @mindspore.jit_class
@@ -273,6 +273,6 @@ with low:
 
 
 def test_the_first_graph_of_a_process(tmp_path):
-    file = tmp_path / "cold.py"  # the compiler reads source, so it must be in a file
+    file = tmp_path / "cold.py"  # the compiler reads source, so the code must be in a file
     file.write_text(COLD)
     python(file)

@@ -1,4 +1,4 @@
-"""Loss scaling inside compiled graphs: MindSpore's own training loop, in the dialect's words."""
+"""The dialect's loss scaling works inside compiled graphs, in MindSpore's own training loop."""
 
 import math
 
@@ -19,7 +19,7 @@ def array(*shape, seed=0):
 
 
 def training(module, scaler):
-    """The training loop of MindSpore's documentation (`mindspore.amp.DynamicLossScaler`)."""
+    """Return the training step of MindSpore's documentation (`mindspore.amp.DynamicLossScaler`)."""
     weight = Tensor(np.random.default_rng(3).standard_normal((1, 4)).astype("float32"))
     network = nn.Dense(4, 1, weight_init=weight, bias_init="zeros")
     optimizer = nn.Momentum(network.trainable_params(), 0.05, 0.9)
@@ -81,8 +81,8 @@ def test_in_a_region_mindspores_own_training_loop_decides_as_outside(level, dtyp
     with unamp.autocast(level=level, dtype=dtype):
         seen, _ = trained(amp)
     assert [each[:3] for each in seen] == [each[:3] for each in known]
-    # The first loss: inputs, weights, products, the sum with the bias and what the loss is made of
-    # are rounded, once each.
+    # In the first loss, the inputs, weights, products, biased sums and the loss's terms are rounded
+    # once each.
     unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     x, y, weight = (
         each.asnumpy().astype("float64")
@@ -129,7 +129,7 @@ def test_a_scaler_in_a_graph_is_read_and_set_from_outside():
     scaler.load_state_dict(saved | {"scale_factor": 4, "scale_window": 1})
     assert float(step(one)[0].asnumpy()) == 16.0
     assert (scaler.scale_value, scaler.counter) == (64.0, 0)
-    assert scaler.adjust(False) is False  # outside, the same scale moves
+    assert scaler.adjust(False) is False  # outside of the graph, the same scale moves
     assert float(step(one)[0].asnumpy()) == 16.0
     assert step(one.astype(F16))[0].dtype == F16
 

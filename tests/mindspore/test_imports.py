@@ -1,4 +1,4 @@
-"""A user's program loads no more of the adapter than it uses."""
+"""A user's program loads no module of the adapter that it does not use."""
 
 import mindspore
 import numpy as np

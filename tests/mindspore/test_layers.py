@@ -1,4 +1,4 @@
-"""`unamp.layer_policies` on MindSpore, in PyNative mode and in graphs."""
+"""`unamp.layer_policies` on MindSpore keeps the promises of `ruled`, also in graphs."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def _losses(rules: Any) -> list[float]:
 
     def loss(x: Any) -> Any:
         with unamp.autocast(dtype=F16):
-            # MindSpore's norm makes finite numbers of infinities:
-            # what came before it is looked at, too.
+            # MindSpore's norm makes finite numbers of infinities, so the loss also takes the norm's
+            # input.
             product = network.block.wo(ops.relu(network.block.wi(x)) + 4)
             return ((network.head(network.norm(product)) - 1) ** 2).mean() + 0 * product.astype(
                 ms.float32
@@ -94,7 +94,7 @@ OF = ruled.Layers(
 
 @pytest.fixture(params=["jit", "GRAPH_MODE"])
 def compiled(request: Any) -> Iterator[Any]:
-    """A network, and what runs it as a graph."""
+    """Return a network, and a function that runs it as a graph."""
     network = Net()
 
     @ms.jit
@@ -122,8 +122,8 @@ def test_graphs_follow_rules_put_on_and_removed_later(compiled: Any) -> None:
             assert dtypes(run) == [F16, F32, F16, F32]
         assert dtypes(run) == [F16] * 4
     assert OF.dtypes(run, region=False) == [F32] * 4
-    # The two products have one type:
-    # what the compiler knows of the first must not be taken for the other.
+    # The two products are of one type: the compiler must not reuse for the second what it knows of
+    # the first.
     with unamp.layer_policies(network, {"**.wo": LOW}):
         assert OF.dtypes(run, region=False) == [F32, F16, F32, F16]
     assert OF.dtypes(run, region=False) == [F32] * 4

@@ -1,4 +1,4 @@
-"""MindSpore's official lists, entry by entry, under its own preset."""
+"""Every entry of MindSpore's official lists has its list's rule, under MindSpore's preset."""
 
 import mindspore
 import numpy as np

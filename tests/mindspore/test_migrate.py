@@ -1,4 +1,4 @@
-"""Scripts of MindSpore's run to the same bits once they are migrated."""
+"""Migrated scripts of MindSpore compute the same bits as before."""
 
 import pytest
 from moved import runs_as_before, scripts

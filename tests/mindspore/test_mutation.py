@@ -1,7 +1,4 @@
-"""The suite notices where this adapter is spoilt, and says which operation is wrong.
-
-See `spoilt`.
-"""
+"""The suite notices a defect in this adapter, and names the wrong operation; see `spoilt`."""
 
 from spoilt import (  # noqa: F401
     test_a_defect_of_any_kind_is_noticed,

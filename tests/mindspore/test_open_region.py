@@ -1,7 +1,4 @@
-"""Training inside one region that stays open.
-
-Each step computes with the weights that the last one left.
-"""
+"""Training inside one region that stays open computes with the weights of the last step."""
 
 from contextlib import nullcontext
 
@@ -72,7 +69,7 @@ UPDATES = {
 
 CASES = [
     *((name, False, "bfloat16") for name in UPDATES),
-    # MindSpore's graphs do not see set_data
+    # MindSpore's graphs do not see `set_data`
     *((name, True, "bfloat16") for name in ("SGD", "assign")),
     ("SGD", False, "float16"),
     ("SGD", True, "float16"),
@@ -80,7 +77,7 @@ CASES = [
 
 
 def trained(name, compiled, dtype, open_long):
-    """Return the weights after each step, with one region around all steps or one around each."""
+    """Return the weights after each step, with one region around all steps or around each."""
     net = Line()
     update = UPDATES[name](net)
     scaler = unamp.GradScaler(1024.0, enabled=dtype == "float16")
@@ -112,7 +109,7 @@ def test_training_inside_one_open_region_follows_the_weights(name, compiled, dty
     assert weights == trained(name, compiled, dtype, open_long=False)
     off = [abs(3 - weight) + abs(-1 - bias) for weight, bias in weights]
     assert off == sorted(off, reverse=True)
-    assert len(set(off)) == STEPS  # it learns at every step
+    assert len(set(off)) == STEPS  # the network learns at every step
 
 
 class OutOfPlace(optim.Optimizer):

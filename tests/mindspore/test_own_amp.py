@@ -1,4 +1,4 @@
-"""MindSpore's own AMP and regions, one in the other: the inner one means what it says."""
+"""Of MindSpore's own AMP and unamp's regions, one inside the other, the inner one decides."""
 
 import mindspore
 import numpy as np

@@ -1,4 +1,4 @@
-"""Plans on MindSpore: one of a user's lists is made of what they change."""
+"""A plan with a user's lists is as if every operation had been decided anew."""
 
 import pytest
 from unamp_mindspore.listing import operators

@@ -1,4 +1,7 @@
-"""The commonest calls take few steps, to the same results; all others go the whole way."""
+"""Common calls run few lines of code, with the same results as the full code.
+
+All other calls run the full code.
+"""
 
 import mindspore
 import numpy as np
@@ -22,7 +25,7 @@ def bits(tensor):
 
 
 def results():
-    """Calls of all kinds: what is common, and what is not."""
+    """Yield the results of common calls and of rare ones."""
     f = Tensor(np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4))
     half, brain, whole = (
         f.astype(dtype) for dtype in (mindspore.float16, mindspore.bfloat16, mindspore.int32)

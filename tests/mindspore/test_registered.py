@@ -1,4 +1,4 @@
-"""Operations of one's own on MindSpore: see `registered`."""
+"""Registered operations of a user on MindSpore keep the promises of the module `registered`."""
 
 import mindspore
 import pytest

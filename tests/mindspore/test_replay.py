@@ -1,4 +1,4 @@
-"""What a trace keeps of calls in PyNative mode, and running one again alone, on MindSpore."""
+"""A trace keeps calls of PyNative mode, and each can be run again alone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_kernel_that_computes_float64_in_float32_is_not_taken_for_exact(tmp_pa
     }
     assert "it computes in float32 there" in found["softplus"].rows[0].failed
 
-    # The result of a framework whose softplus is precise.
+    # as a framework with a precise softplus would have recorded it
     call = trace.records[0].call
     assert call is not None
     tensors = load_file(tmp_path / call.file)

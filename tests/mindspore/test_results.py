@@ -1,4 +1,4 @@
-"""`float32_results` on MindSpore: followed in PyNative mode, refused by name in a graph."""
+"""`float32_results` on MindSpore works in PyNative mode, and is refused in a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scaler on MindSpore, where gradients are values."""
+"""The scaler works on MindSpore, where gradients are values."""
 
 import math
 
@@ -90,7 +90,7 @@ def test_no_policy_reaches_a_scaler_of_mindspores_own(step, level, low, finite):
     with unamp.autocast(level=level, dtype=low):
         scaled, unscaled = step(scaler, Tensor(np.float32(3.001)), Tensor(finite))
         fixed = amp.StaticLossScaler(2.0**20).scale(Tensor(np.float32(3.001)))
-    # In float16 these would be infinite, and so the scale, for good.
+    # In float16 these would be infinite, and the scale would stay infinite.
     assert [each.dtype for each in (scaled, unscaled, fixed)] == [mindspore.float32] * 3
     assert scaled.asnumpy() == fixed.asnumpy() == np.float32(3.001) * 2.0**20
     assert unscaled.asnumpy() == np.float32(3.001)

@@ -1,4 +1,4 @@
-"""`auto_mixed_precision`, as MindSpore documents it, beside MindSpore's own."""
+"""`auto_mixed_precision` runs as MindSpore documents it, and agrees with MindSpore's own."""
 
 import copy
 
@@ -36,7 +36,7 @@ class LeNet5(nn.Cell):
 
 
 class Normed(nn.Cell):
-    """With what MindSpore's black list names."""
+    """A network with the layers on MindSpore's black list."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ class Normed(nn.Cell):
 
 
 class Dense(nn.Cell):
-    """Matrix products and elementwise operations."""
+    """A network of matrix products and elementwise operations."""
 
     def __init__(self):
         super().__init__()
@@ -98,7 +98,7 @@ def test_beside_mindspores_own(x, kind, level):
 
 @pytest.mark.parametrize("level", ["O2", "O3"])
 def test_beside_mindspores_own_in_graph_mode(graph_mode, x, level):
-    # MindSpore's own has kernels in float16, which sum in another way than emulation does.
+    # MindSpore's own has float16 kernels, which add in another order than the emulation.
     theirs = mindspore.amp.auto_mixed_precision(made("LeNet5"), level)(x)
     network = made("LeNet5")
     ours = unamp.auto_mixed_precision(network, level)(x)
@@ -109,7 +109,7 @@ def test_beside_mindspores_own_in_graph_mode(graph_mode, x, level):
 
 
 class Around(nn.Cell):
-    """A network that a wrapped one is part of."""
+    """A network around a wrapped one."""
 
     def __init__(self, network):
         super().__init__()

@@ -1,4 +1,4 @@
-"""`unamp.trace(shadow=...)` on MindSpore's operations in PyNative mode."""
+"""`unamp.trace(shadow=...)` records the shadows of operations of PyNative mode."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def test_faults_lead():
 def test_what_is_changed_in_place_is_left_out():
     x = ops.ones((4,))
     with unamp.trace(shadow="float16") as trace:
-        changed = x.add_(x)  # on the CPU MindSpore itself leaves `x`
+        changed = x.add_(x)  # on the CPU MindSpore itself does not change `x`
     np.testing.assert_array_equal(changed.asnumpy(), np.full(4, 2.0))
     assert {record.shadow.left_out for record in trace.records} == {"it changes what it is given"}

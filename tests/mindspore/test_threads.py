@@ -1,4 +1,4 @@
-"""Regions of one thread are nobody else's business."""
+"""A region belongs to the thread that opened it."""
 
 import threading
 
@@ -11,8 +11,8 @@ from threaded import every_thread_has_its_own_policy
 
 @pytest.fixture(autouse=True)
 def _asynchronous():
-    # Waiting for every kernel, MindSpore runs some primitives' code in two threads at a time, and
-    # crashes without us too.
+    # While it waits for every kernel, MindSpore runs some primitives' code in two threads at a
+    # time, and crashes, also without unamp.
     mindspore.set_context(pynative_synchronize=False)
     yield
     mindspore.set_context(pynative_synchronize=True)
@@ -24,8 +24,8 @@ def test_eight_threads_with_policies_of_their_own():
     computing = threading.Lock()
 
     def dtype(compute):
-        # MindSpore crashes or hangs, without us too, where threads compute at the same time.
-        # Regions open and close at any.
+        # MindSpore crashes or hangs, also without unamp, where threads compute at the same time.
+        # Regions open and close at any time.
         with computing:
             return str(compute().dtype).lower()
 

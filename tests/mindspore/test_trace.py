@@ -1,4 +1,4 @@
-"""`trace` and `explain` on MindSpore."""
+"""`trace` and `explain` report MindSpore's operations as they ran."""
 
 import mindspore
 import numpy as np
@@ -94,7 +94,7 @@ def test_casts_are_counted_with_what_they_move():
     with unamp.trace() as trace, unamp.autocast(dtype="bfloat16"):
         mindspore.grad(forward)(given)
     dense_runs = [(r.casts, r.cast_bytes) for r in trace.records if r.op == "linear"]
-    # no cast of a parameter is kept
+    # MindSpore keeps no cast of a parameter
     assert dense_runs == [(3, 6 * (24 + 32 + 4)), (2, 6 * (32 + 4))]
     with unamp.trace() as trace:
         dense(given)

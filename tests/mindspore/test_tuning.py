@@ -1,4 +1,4 @@
-"""`unamp.tune` on MindSpore, in PyNative mode."""
+"""`unamp.tune` on MindSpore keeps the promises of the module `tuned`, in PyNative mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor on MindSpore, whose gradients are a tuple in the optimizer's order."""
+"""The monitor on MindSpore follows gradients, a tuple in the optimizer's order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ X = mindspore.Tensor(np.random.default_rng(0).normal(size=(16, 8)).astype("float
 
 
 class Net(nn.Cell):
-    """A network whose layer `tiny` is behind a factor.
+    """A network whose layer `tiny` is behind a small factor.
 
-    The factor takes the gradient into float16's subnormal numbers.
+    The factor makes the layer's gradient subnormal in float16.
     """
 
     def __init__(self) -> None:

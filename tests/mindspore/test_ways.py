@@ -1,4 +1,4 @@
-"""The ways of conformance leave nothing behind."""
+"""The ways of conformance leave nothing behind, also after an error."""
 
 from __future__ import annotations
 

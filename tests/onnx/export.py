@@ -1,11 +1,11 @@
 """Write the files in `exported/`: small networks, in a region and in float32.
 
-They are written by the exporters of other frameworks:
+Other frameworks' exporters write the files:
 
     python tests/onnx/export.py tf2onnx|paddle2onnx|mindspore|jax2onnx
 
-Each file says in its `doc_string` which versions made it. Exporter and framework are to be
-installed; no test needs them.
+The `doc_string` of each file names the versions that made it. The exporter and its framework must
+be installed; no test needs them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import unamp
 
 HOME = Path(__file__).parent / "exported"
 
-#: What the regions keep in float32, where the framework has layers.
+#: The layer that the regions keep in float32, where the framework has layers.
 WIDE = unamp.LayerRules({"wo": "float32"})
 
 
@@ -165,10 +165,7 @@ def _write(
     save: Callable[[Any, tuple[int, ...], Path], None],
     name: str = "",
 ) -> None:
-    """Write a network in a region of a low dtype and in float32.
-
-    In the region its layer `wo` has a rule.
-    """
+    """Write a network in a low region, with a rule for its layer `wo`, and in float32."""
     name = name or make.__name__.lower()
     for dtype in (low, "float32"):
         network = make()

@@ -1,7 +1,4 @@
-"""Graphs held against policies.
-
-Each node is judged by what the file says of it, and by nothing else.
-"""
+"""`unamp.onnx` holds graphs against policies: each node is judged by the file alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `unamp onnx`, as a user runs it."""
+"""The command `unamp onnx` checks a file and prints what does not follow the policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def made(dtype: type = np.float16) -> ModelProto:
 
 
 def unboxed(text: str) -> str:
-    """An error of the command line in one line, without the box around it."""
+    """Return an error of the command line in one line, without the box around it."""
     return " ".join(re.sub("[─│╭╮╰╯]", " ", text).split())
 
 

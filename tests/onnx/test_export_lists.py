@@ -1,6 +1,6 @@
-"""Lists for tools that convert models: what they name.
+"""Lists for tools that convert models name the nodes to keep, and say what they cannot.
 
-With it, what they say that they cannot, and what comes out of a tool.
+The models that the tools make follow the policy.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def test_a_weight_that_nodes_of_both_dtypes_take_is_stored_twice(
 
 def test_weights_of_nodes_in_float32_are_not_rounded(lists: Any) -> None:
     made = two_layers()
-    # as PyTorch's exporter writes them
+    # PyTorch's exporter writes the shapes of weights, too
     made.graph.value_info.append(helper.make_tensor_value_info("v", F32, [4, 4]))
     exec(lists(made, rules(head="float32")).code, names := {})
     assert {each.name: each.data_type for each in names["model"].graph.initializer} == {

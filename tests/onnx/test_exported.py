@@ -1,6 +1,6 @@
-"""Files by the exporters of other frameworks, which `export.py` wrote.
+"""Files of other frameworks' exporters are judged by the facts that the exporter keeps.
 
-Each is judged by what its exporter keeps.
+`export.py` wrote the files.
 """
 
 from __future__ import annotations

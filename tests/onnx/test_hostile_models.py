@@ -1,4 +1,4 @@
-"""Files from strangers: whatever is in one, its reader says in one line what is wrong with it.
+"""A reader of a damaged or hostile model names the defect in one line.
 
 It opens no other file.
 """
@@ -201,7 +201,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
 
 
 def followed_or_told(content: bytes, folder: Path) -> None:
-    """Read a file; anything but a result, or an error in one line, is raised."""
+    """Read a file; raise any error that is not `BadModel` with a message in one line."""
     path = folder / "model.onnx"
     path.write_bytes(content)
     said = ""
@@ -235,9 +235,9 @@ def test_bytes_that_are_flipped_lost_and_cut(
 
 
 def fields(message: Message) -> list[tuple[Any, Any, int | None]]:
-    """Return every field of a message and of those inside it.
+    """Return every field of a message and of its inner messages.
 
-    Each is the message that has it, the field, and its place where there are several.
+    Each is the message, the field, and the position in a repeated field.
     """
     found: list[tuple[Any, Any, int | None]] = []
     for field, value in message.ListFields():

@@ -1,7 +1,4 @@
-"""The table of operator types: every type of ONNX has a line.
-
-Every line is a type and names operations.
-"""
+"""The table of operator types has every type of ONNX once, and names valid operations."""
 
 from __future__ import annotations
 

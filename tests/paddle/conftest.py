@@ -1,4 +1,4 @@
-"""Nothing that a test does may outlive it: no region, no patch."""
+"""Fixtures of Paddle's tests: no test leaves a region or a patch behind."""
 
 import pickle
 import sys
@@ -11,7 +11,7 @@ import pytest
 from unamp_paddle import listing, patches
 from unamp_paddle.state import thread
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`, which two files use
+sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`, which two files import
 warnings.filterwarnings("ignore", module="paddle")
 
 
@@ -30,9 +30,9 @@ def _patched() -> list[str]:
 
 @pytest.fixture
 def pickled():
-    """Return a function that gives the copies that pickling makes of something.
+    """Return a function that gives a list with a value's pickled copy.
 
-    There are none before Paddle 3.3, where no tensor pickles.
+    The list is empty before Paddle 3.3, where no tensor can be pickled.
     """
     able = paddle.Tensor.__reduce_ex__ is not object.__reduce_ex__
     return lambda value: [pickle.loads(pickle.dumps(value))] if able else []

@@ -1,8 +1,8 @@
 """One of two processes that train a layer under a region with a scaler.
 
-On the second, the third step overflows. Arguments: the port where the two meet, the rank, and the
-manners ("replicated" or "decorated"), one training for each.
-It prints what happened in each, as JSON.
+The gradients of the second process overflow in the third step. Arguments: the port where the two
+processes meet, the rank, and the manners ("replicated" or "decorated"), one training for each. The
+script prints the outcome of each training, as JSON.
 """
 
 import json
@@ -23,7 +23,7 @@ def train(manner, rank):
         paddle.optimizer.SGD(0.1, parameters=network.parameters()),
         {"dtype": "float16"},
     )
-    if manner == "decorated":  # gloo's sum of float16 numbers is infinite, in Paddle 3.3
+    if manner == "decorated":  # in Paddle 3.3, gloo's sum of float16 is infinite
         policy = {"dtype": "bfloat16", "level": "O2"}
         unamp.decorate(network, optimizer, **policy)
     parallel = paddle.DataParallel(network)

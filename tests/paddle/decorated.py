@@ -43,7 +43,7 @@ def made(kind="mlp"):
 
 
 def batch(step):
-    """Inputs and classes, one in eight of them wrong: the loss has a floor."""
+    """Return inputs and classes. One class in eight is wrong, so that the loss has a floor."""
     random = np.random.default_rng(step)
     x = random.standard_normal((32, 16), dtype="float32")
     y = (x[:, :4] + x[:, 4:8] * x[:, 8:12]).argmax(1)
@@ -80,12 +80,12 @@ def trained(network):
 
 
 def values(network):
-    """Parameters and statistics."""
+    """Return parameters and statistics."""
     return [numbers(parameter) for parameter in network.parameters()]
 
 
 def weights(optimizer, network):
-    """Return what the optimizer steps, in float32: the master weights where it has some."""
+    """Return the float32 weights that the optimizer steps: the master weights where it has some."""
     masters = optimizer._master_weights
     return [numbers(masters.get(parameter.name, parameter)) for parameter in trained(network)]
 
@@ -101,7 +101,7 @@ def same(first, second):
 def renamed(state, names):
     """Return an optimizer's state for a network whose parameters have other names.
 
-    A second network in a process has such names.
+    The parameters of a second network in a process have other names.
     """
 
     def name(key):
@@ -118,7 +118,7 @@ def sgd(network, rate=0.1, kind=paddle.optimizer.SGD, **kwargs):
 
 
 def give(network, gradients):
-    """Put float32 gradients on float32 parameters, to the bit."""
+    """Give float32 parameters these float32 gradients, bit for bit."""
     for parameter, gradient in zip(trained(network), gradients, strict=True):
         (parameter * paddle.to_tensor(gradient)).sum().backward()
 
@@ -136,7 +136,7 @@ def float32_loss(kind):
 
 # --- what the tests that are PyTorch's too call ---------------------------------------------------
 
-#: A parameter makes a tensor of its gradient each time.
+#: A parameter makes a new tensor of its gradient at each access.
 KEPT_AS_OBJECTS = False
 
 OPTIMIZERS = {
@@ -157,10 +157,7 @@ OPTIMIZERS = {
 
 
 def grouped(name, network):
-    """Return an optimizer with a schedule and clipping.
-
-    Where the optimizer can, it has groups and weight decay.
-    """
+    """Return an optimizer with a schedule and clipping, and if possible groups and weight decay."""
     kwargs = OPTIMIZERS[name] | {"grad_clip": nn.ClipGradByGlobalNorm(0.5)}
     parameters = network.parameters()
     if name not in ("ASGD", "Lamb", "Rprop"):
@@ -209,7 +206,7 @@ def stepped_by(optimizer):
 
 
 def state_of(optimizer, network):
-    """Return the numbers that the optimizer keeps for parameters."""
+    """Return the optimizer's state of the parameters."""
     return [
         value
         for own in optimizer._accumulators.values()
@@ -249,7 +246,7 @@ def compiled(function):
 
 
 def linear(size):
-    """A layer without a bias, of ones."""
+    """Return a layer of ones without a bias."""
     network = nn.Linear(size, size, bias_attr=False)
     network.weight.set_value(np.ones([size, size], "float32"))
     return network
@@ -262,7 +259,7 @@ def _loaded_wrongly():
     return network, optimizer
 
 
-#: What `decorate` refuses beside what it refuses everywhere, by what it says.
+#: Arguments that `decorate` refuses on Paddle alone, by the text of the error.
 REFUSED = {
     r"the loaded master weight of .* has the shape \[3\]": _loaded_wrongly,
     "decorate the layer itself": lambda: (paddle.DataParallel(made()), sgd(made())),

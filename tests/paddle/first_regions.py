@@ -1,6 +1,6 @@
-"""Functions that open the first region of a process when they are compiled.
+"""Functions that open the first region of a process while Paddle compiles them.
 
-Each has a process of its own; run by `test_first_regions`.
+`test_first_regions` runs this script, which gives each function a process of its own.
 """
 
 import os
@@ -69,7 +69,7 @@ def chosen(x):
     return x @ x + 1
 
 
-# no decorator stands above it, where a compiler reads its source
+# a compiler that reads the source sees no decorator above the function
 handed_over = unamp.autocast(dtype="float16")(chosen)
 
 

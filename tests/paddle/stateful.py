@@ -1,4 +1,4 @@
-"""A network that a second run would change."""
+"""A network whose second run would differ from its first."""
 
 import paddle
 import paddle.nn.functional as F
@@ -6,7 +6,7 @@ from paddle import nn
 
 
 class Net(nn.Layer):
-    """Layers with state, with random numbers, and with others in place."""
+    """Layers with state, with random numbers, and with operations in place."""
 
     def __init__(self):
         super().__init__()

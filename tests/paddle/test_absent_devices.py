@@ -1,7 +1,4 @@
-"""Programs of Paddle for a GPU that is not here.
-
-Nothing of them can be read, and the suite says why.
-"""
+"""Programs of Paddle for an absent GPU cannot be read, and the suite gives the reason."""
 
 import paddle
 import pytest

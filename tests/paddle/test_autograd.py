@@ -1,4 +1,4 @@
-"""Backward: in the dtypes of its forward, whatever is open around it."""
+"""Gradients have the dtypes of their forward pass, whatever region is open during backward."""
 
 import numpy as np
 import paddle
@@ -114,7 +114,7 @@ def test_pylayers(low):
 
 
 class Affine(PyLayer):
-    """A layer without a bias as users write it: what it saves are low numbers and a parameter."""
+    """A layer without a bias as users write it; it saves a low tensor and a parameter."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -197,7 +197,7 @@ for level in ("O1", "O2"):
 
 
 def test_training_an_embedding_with_sparse_gradients():
-    # In a process of its own: a cast of such a gradient can end it.
+    # In a process of its own: casting a sparse gradient can end the process.
     forked("paddle", SPARSE)
 
 

@@ -1,4 +1,4 @@
-"""`paddle.jit.to_static`: what eager mode gives, under whatever policy the call is made."""
+"""`paddle.jit.to_static` computes as eager mode does, under the policy of each call."""
 
 import copy
 
@@ -95,9 +95,9 @@ def test_recurrent_layers_round_their_parameters(full_graph, kind):
 
 
 def _own_rnn(x, h, weights):
-    """Call one of Paddle's C functions in a user's own code.
+    """Call one of Paddle's C functions, as a user's code may.
 
-    SOT simulates what stands in for it.
+    SOT simulates unamp's replacement of the function.
     """
     out, _, _ = paddle._C_ops.rnn(
         x,
@@ -179,7 +179,7 @@ def test_a_librarys_default_gives_way_to_every_region(full_graph):
 
 
 class Product(paddle.autograd.PyLayer):
-    """A product with a backward of its own, whose gradients come out low."""
+    """A product with a backward pass of its own, which returns low gradients."""
 
     @staticmethod
     @unamp.custom_fwd
@@ -195,7 +195,7 @@ class Product(paddle.autograd.PyLayer):
 
 
 class WideProduct(paddle.autograd.PyLayer):
-    """The same in float32, whatever comes in."""
+    """The same product in float32, whatever the inputs."""
 
     @staticmethod
     @unamp.custom_fwd(cast_inputs="float32")
@@ -278,7 +278,7 @@ def test_loops_and_branches_on_a_tensor(function, low, level, full_graph):
         expected = function(x, weight)
         found = paddle.jit.to_static(function, full_graph=full_graph)(x, weight)
     if full_graph:
-        # a branch in low, beside one in float32 at O1
+        # one branch is low; the other is float32 at O1
         low_branch = function is chosen_by_a_branch and level != "O1"
         assert found.dtype == getattr(paddle, low if low_branch else "float32")
     np.testing.assert_allclose(

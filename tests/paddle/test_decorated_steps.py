@@ -1,4 +1,4 @@
-"""What a decorated optimizer keeps from one step to the next hides no change of a parameter."""
+"""The state of a decorated optimizer hides no change of a parameter between steps."""
 
 import numpy as np
 import paddle

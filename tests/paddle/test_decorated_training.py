@@ -1,7 +1,4 @@
-"""Training with decorated optimizers on PaddlePaddle.
-
-The tests say what these reach, keep, resume and put back.
-"""
+"""Training with low parameters on Paddle steps, saves and restores as float32 training does."""
 
 import paddle
 import pytest
@@ -76,7 +73,7 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(
 @pytest.mark.parametrize("kind", ["SGD", "Momentum", "Adam"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_is_loaded_before_decorating_is_what_is_loaded_after(kind, dtype, tmp_path):
-    """The order is that of Paddle's own test of pure float16 training.
+    """Load and decorate in the order of Paddle's own test of pure float16 training.
 
     It makes a new network, loads its state and the optimizer's, then calls `decorate`.
     """

@@ -1,4 +1,4 @@
-"""`unamp.decorate` on PaddlePaddle: low parameters, float32 master weights, on the CPU too."""
+"""`unamp.decorate` on Paddle gives low parameters and float32 master weights, also on the CPU."""
 
 import copy
 
@@ -127,7 +127,7 @@ def test_what_is_saved_of_a_network(save_dtype):
     arrays = {name: value.numpy() for name, value in state.items()}
     for saved in (state, arrays) if save_dtype != "bfloat16" else (state,):  # NumPy has no bfloat16
         body.set_state_dict(saved)
-        assert save_dtype == "bfloat16" or same(before, values(body))  # it has fewer digits
+        assert save_dtype == "bfloat16" or same(before, values(body))  # bfloat16 has fewer digits
     assert {p.dtype for p in body.parameters()} == {paddle.float16, F32}
 
 
@@ -172,7 +172,7 @@ def test_sparse_gradients():
     network = nn.LayerList([nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1)])
     optimizer = sgd(network, 1.0)
     unamp.decorate(network, optimizer, "O2")
-    # nothing on the CPU takes low ones
+    # the CPU has no kernel for low sparse gradients
     assert [p.dtype for p in network.parameters()] == [F32, paddle.float16, paddle.float16]
     before, scaler = weights(optimizer, network), unamp.GradScaler(16.0)
     scaler.scale(network[0](paddle.to_tensor([1, 1, 2])).sum()).backward()

@@ -1,4 +1,4 @@
-"""Paddle's words and objects for devices."""
+"""Paddle's words and objects for devices are known."""
 
 from __future__ import annotations
 

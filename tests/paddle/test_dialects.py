@@ -1,6 +1,6 @@
-"""The dialects on PaddlePaddle: Paddle's own beside Paddle's.
+"""The dialects on Paddle answer as the frameworks' own modules do.
 
-The other frameworks' examples run on Paddle tensors.
+Paddle's dialect runs beside Paddle's own; the other frameworks' examples run on Paddle tensors.
 """
 
 import math
@@ -60,7 +60,7 @@ def test_a_region_takes_what_paddles_own_takes(name, arguments):
 
 def test_what_paddle_lists():
     own = paddle.amp.white_list()
-    newer = {"linear_v2"} - own["float16"]["O1"]  # a kernel from 3.3 on
+    newer = {"linear_v2"} - own["float16"]["O1"]  # a kernel since Paddle 3.3
     assert {
         d: {level: names - newer for level, names in levels.items()}
         for d, levels in amp.white_list().items()
@@ -112,7 +112,7 @@ def test_constructors_and_getters_are_paddles():
 @pytest.mark.parametrize("name", ["GradScaler", "AmpScaler"])
 def test_a_scale_where_paddle_takes_a_switch_is_refused(name):
     make = getattr(amp, name)
-    assert getattr(paddle.amp, name)(4096.0).get_init_loss_scaling() != 4096.0  # it would be lost
+    assert getattr(paddle.amp, name)(4096.0).get_init_loss_scaling() != 4096.0  # Paddle loses it
     for enable in (4096.0, 1, None, "cuda"):
         with pytest.raises(
             TypeError, match=r"enable must be True or False, not .*init_loss_scaling="
@@ -122,9 +122,9 @@ def test_a_scale_where_paddle_takes_a_switch_is_refused(name):
 
 
 def test_what_is_changed_is_what_was_given():
-    """Paddle's functions change networks and optimizers where they are.
+    """Paddle's functions change networks and optimizers in place.
 
-    They return them in the form that they came in.
+    They return the arguments in the form in which they were given.
     """
     for level in ("O1", "O2"):
         for own, ours in (
@@ -141,7 +141,7 @@ def test_what_is_changed_is_what_was_given():
                 assert (type(found), type(stepped)) == (list, list)
                 assert found[0] is model
                 assert stepped[0] is optimizer
-    # Without a result that is taken the network is low all the same.
+    # Also without using the result, the network is low.
     model = paddle.nn.Linear(2, 2)
     amp.decorate(model, level="O2", dtype="bfloat16")
     assert model.weight.dtype == BF16
@@ -158,7 +158,7 @@ def test_what_a_scaler_that_is_off_returns_is_what_it_was_given():
 
 @pytest.mark.parametrize("name", ["GradScaler", "AmpScaler"])
 def test_a_scaler_goes_on_scaling_in_a_region_in_bfloat16(name):
-    # Paddle's own switches itself off there, for good.
+    # There Paddle's own scaler switches itself off for good.
     scaler = getattr(amp, name)(init_loss_scaling=1024.0)
     with amp.auto_cast(dtype="bfloat16"):
         assert float(scaler.scale(paddle.ones([]))) == 1024.0
@@ -183,11 +183,11 @@ def test_positional_arguments_go_where_paddles_go():
 
 
 def own_scaler(**rules):
-    """Return Paddle's own scaler, which is switched off on the CPU.
+    """Return Paddle's own scaler, which is off on the CPU, switched on by hand.
 
-    The state machine in it works, if it is switched on by hand. Its scale is a number without
-    dimensions here: of the tensor with one that Paddle makes, `_update` takes the `float()` on an
-    overflow, which NumPy 2.4 refuses (the overflow is then not counted).
+    Its state machine then works. Its scale must be a number without dimensions. Paddle makes a
+    tensor with one dimension, of which `_update` takes `float()` on an overflow. NumPy 2.4 refuses
+    that, and the overflow would not be counted.
     """
     names = (
         "init_loss_scaling",
@@ -277,7 +277,7 @@ def test_decorate_casts_the_parameters_that_paddles_own_casts(dtype, excluded):
         return paddle.nn.Sequential(*layers, paddle.nn.InstanceNorm1D(2))
 
     own, model = made(), made()
-    # What Paddle's `decorate` does on a GPU, and leaves undone on the CPU.
+    # Paddle's `decorate` does this on a GPU, and not on the CPU.
     amp_initialize(models=[own], dtype=dtype, excluded_layers=excluded)
     optimizer = paddle.optimizer.AdamW(0.1, parameters=model.parameters())
     found = amp.decorate(model, optimizer, level="O2", dtype=dtype, excluded_layers=excluded)

@@ -1,4 +1,4 @@
-"""`paddle.distribution` in a region: draws and their probabilities are those outside of it."""
+"""`paddle.distribution` draws the same numbers and probabilities in a region as outside."""
 
 from contextlib import suppress
 
@@ -20,7 +20,7 @@ POLICIES = [
 A, B = paddle.to_tensor([0.6, 1.1, 1.4]), paddle.to_tensor([1.3, 0.7, 0.9])
 P = paddle.to_tensor([0.3, 0.5, 0.2])
 
-#: Distributions, and what they are made of. Low, many drew infinities, or from fewer numbers.
+#: Distributions and their parameters. In a low dtype, many drew infinities, or only a few numbers.
 MADE = {
     "Bernoulli": (distribution.Bernoulli, (P,)),
     "Beta": (distribution.Beta, (A, B)),
@@ -50,7 +50,7 @@ MADE = {
 
 
 def _drawn(name, dtype=paddle.float32):
-    """Draw from a distribution; return that, how probable it is, and the entropy."""
+    """Return a draw from a distribution, its probabilities, the entropy, and a divergence."""
     make, values = MADE[name]
     paddle.seed(0)
     made = make(*(value.astype(dtype) for value in values))
@@ -75,7 +75,7 @@ def test_draws_and_their_probabilities_are_those_outside_of_the_region(name, pol
         inside = _drawn(name)
     for number, (mine, theirs) in enumerate(zip(inside, outside, strict=True)):
         if name == "LogNormal" and number == 1:
-            # What is made of another adds up what its transforms return, by the policy.
+            # A transformed distribution adds up the results of its transforms, under the policy.
             assert paddle.allclose(mine.astype("float32"), theirs, rtol=0.05, atol=0.1)
             continue
         assert mine.dtype == theirs.dtype

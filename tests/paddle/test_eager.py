@@ -1,4 +1,4 @@
-"""Regions and the operations of eager mode."""
+"""Operations of eager mode follow the region's policy."""
 
 import copy
 import itertools
@@ -53,7 +53,7 @@ bound_linear = F.linear
 
 def test_functions_bound_early_in_a_module_that_takes_the_place_of_another(low, monkeypatch):
     x = paddle.rand([4, 4])
-    for _ in range(3):  # as many modules as before each time, and the same names
+    for _ in range(3):  # each time as many modules, with the same names
         users = types.ModuleType("a_users_module")
         users.product = paddle._C_ops.matmul
         monkeypatch.setitem(sys.modules, "a_users_module", users)
@@ -113,7 +113,7 @@ def test_cells_and_attention(low):
         assert paddle.nn.LSTMCell(8, 5)(x[:, 0])[0].dtype == low
         assert paddle.nn.RNN(paddle.nn.GRUCell(8, 5))(x)[0].dtype == low
         assert paddle.nn.MultiHeadAttention(8, 2)(x).dtype == low
-        # it ends in a layer norm
+        # the layer ends in a layer norm
         assert paddle.nn.TransformerEncoderLayer(8, 2, 16)(x).dtype == paddle.float32
         assert paddle.einsum("bij,bkj->bik", x, x).dtype == low
         q = paddle.rand([1, 4, 2, 8])
@@ -193,7 +193,7 @@ def test_low_tensors_are_filled_with_random_numbers(low, fill):
         paddle.seed(1)
         assert getattr(h, fill)() is h
     assert h.dtype == low
-    # it is rounded before its exponential is taken, and after
+    # rounded before the exponential is taken, and after
     rounding = 2**-8 if fill == "log_normal_" else 0
     np.testing.assert_allclose(
         h.astype("float32").numpy(),
@@ -240,7 +240,7 @@ def test_a_result_has_the_dtype_that_the_call_names(level, dtype):
     with unamp.autocast(level=level, dtype=dtype):
         for result in (paddle.sum(low, dtype="float32"), low.sum(dtype="float32")):
             assert result.dtype == paddle.float32
-            assert float(result) == 131072.0  # more than float16 holds
+            assert float(result) == 131072.0  # float16 cannot hold it
         assert paddle.sum(low[0], dtype=dtype).dtype == low.dtype
 
 
@@ -279,7 +279,7 @@ def test_a_dtype_that_a_caller_names_is_the_results_by_position_and_by_name(name
     with under(low=paddle.bfloat16, **rest):
         results = [paddle.sum(x, None, named), paddle.sum(x, dtype=named), x.sum(0, named)]
         results += [paddle.full_like(x, 1, named), paddle.full_like(x, 1, dtype=named)]
-        if "32" in str(named):  # Paddle's CPU has no others in a low dtype
+        if "32" in str(named):  # these have no other low dtype on Paddle's CPU
             results += [
                 F.softmax(x, -1, named),
                 F.softmax(x, dtype=named),
@@ -297,7 +297,7 @@ def test_a_dtype_that_a_caller_names_is_the_results_by_position_and_by_name(name
 @pytest.mark.parametrize(
     "call",
     [
-        lambda x, y: paddle.cdist(x, y),  # of more than 25 rows it takes the product
+        lambda x, y: paddle.cdist(x, y),  # of more than 25 rows it multiplies
         # of many numbers it sorts
         lambda x, y: paddle.isin(x[:, 0], y.flatten()).astype("float32"),
         lambda x, y: paddle.linalg.vector_norm(x, 3.0, axis=1),

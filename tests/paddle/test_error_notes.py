@@ -1,6 +1,6 @@
 """An error about dtypes that leaves an O2 region has a note.
 
-It names the policy, and the tensors at hand.
+The note names the policy and the tensors of the call.
 """
 
 import noted

@@ -1,6 +1,6 @@
-"""The first region of a process, opened inside a function that Paddle compiles.
+"""The first region of a process can be opened inside a function that Paddle compiles.
 
-Our set-up must stay out of that.
+Paddle must not compile unamp's set-up.
 """
 
 from pathlib import Path

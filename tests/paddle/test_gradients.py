@@ -1,4 +1,4 @@
-"""`unamp.trace(gradients=True)` on Paddle's operations."""
+"""`unamp.trace(gradients=True)` records the gradients of Paddle's operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private names, and the effect of a region, are looked at before anything relies on them."""
+"""Private names of Paddle, and the effect of a region, are probed before the first use."""
 
 import paddle
 import pytest

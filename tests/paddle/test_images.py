@@ -1,4 +1,4 @@
-"""Transforms of images in a region: pixels are where they are outside of it."""
+"""Transforms of images in a region give the same pixels as outside of it."""
 
 import numpy as np
 import paddle

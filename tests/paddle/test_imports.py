@@ -1,4 +1,4 @@
-"""A user's program loads of the adapter what it needs."""
+"""A user's program loads no module of the adapter that it does not use."""
 
 from elsewhere import forked
 

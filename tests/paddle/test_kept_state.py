@@ -1,6 +1,6 @@
-"""State that Paddle's own code makes and changes inside a region.
+"""State that Paddle's own code makes and changes inside a region stays float32.
 
-It is parameters, averages, statistics, and metrics.
+These are parameters, averages, statistics, and metrics.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_a_layer_that_is_made_in_a_region_has_float32_parameters_and_buffers(pol
         plain = nn.utils.remove_weight_norm(weighted)
     assert dtypes(layer) == dtypes(spectral) == dtypes(plain) == {F32}
     np.testing.assert_allclose(orthogonal.T @ orthogonal, np.eye(3), atol=1e-6)
-    spectral.eval()(paddle.ones([2, 4]))  # outside it met a low vector
+    spectral.eval()(paddle.ones([2, 4]))  # outside of the region, this met a low vector
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
@@ -124,7 +124,7 @@ def test_averaged_parameters_are_the_same_as_outside(need_restore, policy):
             0.15, parameters=layer.parameters(), min_average_window=2, max_average_window=99
         )
         with policy_region(policy):
-            for n in range(30):  # their sum is infinite in float16
+            for n in range(30):  # the sum is infinite in float16
                 layer.weight.set_value(np.full([2, 2], 3000.0 + n, "float32"))
                 layer(paddle.ones([1, 2])).sum().backward()
                 average.step()

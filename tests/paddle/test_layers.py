@@ -1,4 +1,4 @@
-"""`unamp.layer_policies` on PaddlePaddle."""
+"""`unamp.layer_policies` on Paddle keeps the promises of the module `ruled`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Block(nn.Layer):
         self.wi, self.wo = nn.Linear(4, 4), nn.Linear(4, 4)
 
     def forward(self, x: Any) -> Any:
-        if x.sum() > 1e9:  # to_static must convert it, behind a rule too
+        if x.sum() > 1e9:  # to_static must convert this, also behind a rule
             x = x * 2
         return self.wi(x), self.wo(x)
 
@@ -148,7 +148,7 @@ def test_recomputation_and_decoration() -> None:
     rules.remove()
     assert OF.dtypes(network) == [BF16] * 4
     with unamp.layer_policies(network, {"**": F32}):
-        # low parameters are widened, with no region too
+        # low parameters are widened, also without a region
         assert OF.dtypes(network, region=False) == [F32] * 4
 
 

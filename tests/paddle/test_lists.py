@@ -1,7 +1,4 @@
-"""Paddle's official lists, operation by operation, on a CPU.
-
-The dtypes are those that Paddle documents for a GPU.
-"""
+"""Every operation on Paddle's official lists gets, on a CPU, the dtype documented for a GPU."""
 
 import paddle
 import pytest
@@ -19,7 +16,7 @@ LISTED = {
     "bfloat16": (amp_lists.BF16_WHITE_LIST, amp_lists.FP16_BLACK_LIST | amp_lists.EXTRA_BLACK_LIST),
 }
 
-#: Not on the CPU.
+#: Operations without a CPU kernel.
 WITHOUT_A_KERNEL = ("fused_rotary_position_embedding", "margin_cross_entropy", "rms_norm")
 
 
@@ -27,7 +24,8 @@ def _positive(*shape):
     return paddle.rand(list(shape)) * 0.8 + 0.1
 
 
-#: Listed names that are no function with a canonical signature. What is fused runs on GPUs only.
+#: Calls for listed names that are no function with a canonical signature. Fused operations run on
+#: GPUs only.
 _BY_HAND = {
     "fake_quantize_dequantize_abs_max": lambda low: paddle._C_ops.fake_quantize_dequantize_abs_max(
         _positive(3, 4), 8, 1
@@ -107,7 +105,7 @@ def test_every_official_name_is_decided_as_listed(dtype):
 
 
 def test_native_is_what_paddle_does_itself():
-    # On a CPU that is nothing at all.
+    # On a CPU, Paddle's own AMP does nothing.
     x = paddle.rand([4, 4])
     with unamp.autocast(preset="native", dtype="float16"):
         assert (x @ x).dtype == paddle.float32

@@ -1,8 +1,8 @@
-"""Scripts of Paddle's run to the same bits once they are migrated.
+"""Migrated scripts of Paddle compute the same bits as before.
 
-On a CPU Paddle's own region does nothing, but inside of one of ours it follows its lists. So all of
-them run inside of one that casts nothing, and what is compared is Paddle's own region with what
-stands in its place.
+On a CPU Paddle's own region does nothing outside of one of unamp's. Inside, it follows Paddle's
+lists. So every script runs inside a region that casts nothing, which compares Paddle's own region
+with its replacement.
 """
 
 import pytest

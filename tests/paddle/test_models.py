@@ -1,6 +1,6 @@
-"""Models that people use: Paddle's own for images, and a decoder like paddlenlp's.
+"""Common models run low in a region: Paddle's own for images, and a decoder as paddlenlp's.
 
-They have regions of Paddle's own inside.
+The decoder has regions of Paddle's own inside.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from paddle.nn import functional as F
 import unamp
 from unamp import Policy, policy_region
 
-#: The smallest images that each takes.
+#: The smallest images that each model takes.
 SIZES = {
     "densenet121": 32,
     "resnet18": 32,
@@ -38,8 +38,8 @@ def test_paddles_own_models_run_forward_and_backward(name):
     network = getattr(paddle.vision.models, name)(num_classes=10)
     x = paddle.rand([1 if name == "googlenet" else 2, 3, SIZES[name], SIZES[name]])
     for layer in network.sublayers():
-        # Statistics of a few random numbers blow roundings up. Without them MobileNet's numbers
-        # vanish: it was not trained.
+        # Statistics of a few random numbers enlarge roundings. Without statistics MobileNet's
+        # numbers vanish, for it was not trained.
         if name != "mobilenet_v3_small" or isinstance(layer, paddle.nn.Dropout):
             layer.eval()
     wide, _ = run(network, x, Policy(enabled=False))
@@ -63,9 +63,9 @@ def test_paddles_own_models_run_forward_and_backward(name):
 
 
 class RMSNorm(paddle.nn.Layer):
-    """A norm whose squares are computed in float32.
+    """A norm that computes its squares in float32.
 
-    For this it switches autocast off, as paddlenlp's does.
+    It switches autocast off for them, as paddlenlp's norm does.
     """
 
     def __init__(self, size):
@@ -84,7 +84,7 @@ class RMSNorm(paddle.nn.Layer):
 
 
 class Rotary(paddle.nn.Layer):
-    """Angles of positions, whose products would be off by whole turns in a low dtype."""
+    """Rotate by positions; in a low dtype, the angles would be off by whole turns."""
 
     def __init__(self, size):
         super().__init__()
@@ -104,7 +104,7 @@ class Rotary(paddle.nn.Layer):
 
 
 class Block(paddle.nn.Layer):
-    """A decoder's layer, and what predicts tokens from it."""
+    """A decoder with one layer, which predicts tokens."""
 
     def __init__(self, size=16, heads=2, vocabulary=30):
         super().__init__()

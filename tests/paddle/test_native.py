@@ -1,4 +1,4 @@
-"""Policies that are left to Paddle's own AMP on a GPU: decided here, without one."""
+"""Policies that Paddle's own AMP carries out on a GPU are chosen right, without a GPU."""
 
 import paddle
 import pytest
@@ -41,7 +41,7 @@ def test_which_policies_are_left_to_paddle(policy, device, expected):
 def test_explain_says_what_is_left_to_paddle():
     told = unamp.explain(PADDLE, "paddle", "gpu")
     assert told["bmm"].how["paddle", "gpu"] is How.NATIVE
-    assert told["conv2d"].how["paddle", "gpu"] is How.INTERCEPTED  # with its bias
+    assert told["conv2d"].how["paddle", "gpu"] is How.INTERCEPTED  # the operation includes its bias
     assert unamp.explain(PADDLE, "paddle", "cpu")["bmm"].how["paddle", "cpu"] is How.INTERCEPTED
 
 
@@ -57,7 +57,7 @@ def beside():
 
 
 def levels(x):
-    """Paddle's own level, outside what is one operation and inside of it."""
+    """Return Paddle's own level outside of a convolution."""
     seen = []
     layer = paddle.nn.Conv2D(2, 2, 1)
     layer.register_forward_post_hook(lambda *_: seen.append(_dygraph_tracer()._amp_level))
@@ -85,7 +85,7 @@ def test_paddles_own_region_is_opened_beside_and_closed(beside, monkeypatch):
     token = realisation.enter()
     assert levels(x) == [core.AmpLevel.O1]
     assert thread.plan is beside
-    # it is one operation, bias included
+    # one operation, bias included
     assert paddle.nn.Conv2D(2, 2, 1)(x).dtype == paddle.float16
     realisation.exit(token)
     assert opened == [True, False]

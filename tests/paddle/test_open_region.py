@@ -1,7 +1,4 @@
-"""Training inside one region that stays open.
-
-Every step computes with the parameters as they are by then.
-"""
+"""Training inside one region that stays open computes with the current parameters."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -17,7 +14,7 @@ STEPS = 300
 
 
 def regression():
-    """A network and numbers that it can learn."""
+    """Return a network, with inputs and targets that it can learn."""
     paddle.seed(7)
     np.random.seed(7)
     network = paddle.nn.Sequential(
@@ -70,7 +67,7 @@ STEPPING = {
 
 
 def trained(stepping, policy, compiled=False):
-    """The losses of a training inside one region, and that of the trained network outside of it."""
+    """Return the losses of a training inside one region, and the final loss outside of it."""
     network, x, y = regression()
     step, function = STEPPING[stepping](network), loss_of
     if compiled:
@@ -88,9 +85,9 @@ def trained(stepping, policy, compiled=False):
 
 
 def by_rounding(loss, low):
-    """Return the error of a mean of squares.
+    """Return the error that roundings can cause in a mean of squares.
 
-    Its predictions, of a size of 2, are rounded four times on their way.
+    The predictions have a magnitude of 2 and are rounded four times.
     """
     error = 4 * 2 * {"float16": 2**-11, "bfloat16": 2**-8}[low]
     return 2 * loss**0.5 * error + error**2

@@ -1,4 +1,4 @@
-"""`paddle.amp.auto_cast` inside regions and around them: whichever was opened last is in force."""
+"""Of unamp's regions and `paddle.amp.auto_cast`, the one opened last is in force."""
 
 import numpy as np
 import paddle
@@ -17,7 +17,7 @@ FLOAT16, BFLOAT16, FLOAT32 = paddle.float16, paddle.bfloat16, paddle.float32
 
 @pytest.fixture(params=["eager", "AST", "SOT"])
 def run(request):
-    """A function that runs another: as it is, or compiled."""
+    """Return a function that runs another one as it is, or compiled."""
     if request.param == "eager":
         return lambda function: function
     return lambda function: paddle.jit.to_static(function, full_graph=request.param == "AST")
@@ -99,7 +99,7 @@ def test_what_it_cannot_mean_raises():
 
 
 class RMSNorm(paddle.nn.Layer):
-    """As in paddlenlp: its squares would vanish in float16."""
+    """A norm as in paddlenlp; its squares would vanish in float16."""
 
     def __init__(self):
         super().__init__()
@@ -197,7 +197,7 @@ def test_paddle_tells_of_regions(run):
 @pytest.mark.parametrize("low", ["float16", "bfloat16"])
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 def test_a_model_logs_and_returns_numbers(level, low):
-    """NumPy has no bfloat16, and Paddle puts its bits into an array of whole numbers."""
+    """NumPy has no bfloat16: Paddle returns its bits in an array of integers."""
     x, y = np.linspace(0, 1, 12, dtype="float32").reshape(3, 4), np.ones([3, 1], "float32")
     found = []
     for policy in (Policy("O0"), Policy(level, low)):
@@ -220,6 +220,5 @@ def test_a_model_logs_and_returns_numbers(level, low):
             np.concatenate([logged, evaluated["loss"], [evaluated["precision"]], predicted.ravel()])
         )
     exact, rounded = found
-    # Losses and predictions are of a size of 1 or less, and what they come from is rounded eight
-    # times at most.
+    # Losses and predictions are at most 1, and their parts are rounded eight times at most.
     assert np.abs(rounded - exact).max() < 8 * {"float16": 2**-11, "bfloat16": 2**-8}[low]

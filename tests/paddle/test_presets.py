@@ -1,4 +1,4 @@
-"""Forward functions and layers that can be reached under any preset, and what they are made of."""
+"""A region reaches all forward functions and layers, under any preset."""
 
 import types
 
@@ -77,7 +77,7 @@ def test_what_is_made_keeps_its_dtype(level, dtype):
 
 @pytest.mark.parametrize("dtype", list(LOW))
 def test_paddle_mul_multiplies(dtype):
-    # A kernel of that name, and the list's entry, is a matrix product.
+    # The kernel `mul`, and the entry on Paddle's list, is a matrix product.
     x = paddle.rand([4, 4])
     with policy_region(Policy("O1", dtype, preset="paddle")):
         assert paddle.mul(x, x).dtype == paddle.float32

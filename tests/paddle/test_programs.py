@@ -1,7 +1,4 @@
-"""Programs built by hand in static mode.
-
-A region around the building of one is all that it takes.
-"""
+"""Programs built by hand in static mode follow the region around their building."""
 
 import numpy as np
 import paddle
@@ -25,7 +22,7 @@ def static():
 
 
 class Network(paddle.nn.Layer):
-    """Parameters that are the same in every mode."""
+    """A network whose parameters are the same in every mode."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +48,7 @@ def _made(biases, *weight):
 
 
 def in_program(compute, policy, *, optimizer=None, runs=1):
-    """Return the dtype that a program computes in, and what it gives each time that it runs."""
+    """Return the dtype in which a program computes, and the result of each run."""
     main, startup = paddle.static.Program(), paddle.static.Program()
     paddle.enable_static()
     try:

@@ -1,4 +1,4 @@
-"""Operations of one's own on PaddlePaddle: see `registered`."""
+"""Registered operations of a user on Paddle keep the promises of the module `registered`."""
 
 import paddle
 import pytest
@@ -46,7 +46,7 @@ def test_second_runs_that_the_network_would_notice():
     x = paddle.ones([2, 2])
     registered.a_shadow_is_left_out(lambda x: x + paddle.rand([2, 2]), x, "it draws random numbers")
     registered.a_shadow_is_left_out(lambda x: x.add_(x), x, "it changes what it is given")
-    assert float(x[0, 0]) == 2.0  # once
+    assert float(x[0, 0]) == 2.0  # added once, not twice
 
 
 def test_a_change_that_would_be_lost_is_refused():

@@ -1,4 +1,4 @@
-"""What a trace keeps of calls, and running one again alone, on PaddlePaddle."""
+"""A trace keeps calls of Paddle, and each can be run again alone."""
 
 from __future__ import annotations
 

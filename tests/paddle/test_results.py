@@ -1,4 +1,4 @@
-"""`float32_results` on Paddle: eager and compiled both ways."""
+"""`float32_results` on Paddle widens a function's results, eager and compiled both ways."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Low numbers on the CPU are rounded as IEEE 754 has it, forward and backward.
-
-It does not matter what memory they are in.
-"""
+"""Low numbers on the CPU are rounded as in IEEE 754, forward and backward, in any memory."""
 
 import ml_dtypes
 import numpy as np
@@ -14,8 +11,8 @@ from unamp import Policy, policy_region
 F = paddle.nn.functional
 F32 = paddle.float32
 NUMPY = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-#: Products, sums and activations of a network are computed in float32 from these, so two runs of a
-#: program are the same bits.
+#: The number of runs that must give the same bits: a network's operations are computed in float32
+#: from the rounded numbers.
 RUNS = 40
 
 
@@ -25,16 +22,13 @@ def low(request):
 
 
 def nearest(numbers, low):
-    """NumPy's rounding of float32 numbers to a low dtype."""
+    """Return float32 numbers as NumPy rounds them to a low dtype."""
     with np.errstate(all="ignore"):
         return numbers.astype(NUMPY[low])
 
 
 def same(found, expected):
-    """Return True where two arrays of one dtype are the same to the bit.
-
-    What is no number is not compared.
-    """
+    """Return whether two arrays of one dtype are the same to the bit; any NaN equals any other."""
     bits = f"u{expected.dtype.itemsize}"
     wide = expected.astype(np.float32)
     equal = found.view(bits) == expected.view(bits)
@@ -44,7 +38,7 @@ def same(found, expected):
 
 
 def of_one_exponent(exponent):
-    """Float32 numbers of both signs, with ties and their neighbours."""
+    """Return float32 numbers of both signs, with ties and their neighbours."""
     ties = np.arange(0, 1 << 23, 1 << 12)
     mantissas = np.concatenate(
         [np.arange(0, 1 << 23, 211), ties, ties + 1, (ties - 1) % (1 << 23)]
@@ -97,8 +91,8 @@ def test_rounding_has_a_second_derivative(low):
         y = paddle.matmul(x, x).astype("float32").square().sum()
         (first,) = paddle.grad(y, x, create_graph=True)
         (second,) = paddle.grad(first.sum(), x)
-    # y = n^2 (n x^2)^2 for one number x everywhere: the gradient's elements add up to 4 n^4 x^3,
-    # and change by 12 n^2 x^2 each.
+    # Where all numbers are x, y = n^2 (n x^2)^2. The elements of its gradient add up to 4 n^4 x^3,
+    # and each changes by 12 n^2 x^2.
     np.testing.assert_allclose(float(first.sum()), 4 * 16**4 * 1e-6, rtol=2e-2)
     np.testing.assert_allclose(float(second.mean()), 12 * 16**2 * 1e-4, rtol=2e-2)
 
@@ -119,8 +113,7 @@ def test_numbers_are_those_of_the_tensor_and_not_of_one_that_had_its_memory(low)
     for _ in range(RUNS):
         with policy_region(Policy("O1", low)):
             found = rearranged(linear, x).astype("float32")
-        # Two linear layers round their inputs, their weights, their biases and their results: eight
-        # times at most.
+        # Two linear layers round their inputs, weights, biases and results: eight times at most.
         assert float((found - exact).norm() / exact.norm()) < 8 * unit
 
 
@@ -178,7 +171,7 @@ def test_gradients_are_the_same_in_every_step(low, level):
 
 
 def step_by_step(low):
-    """Return a function that calls an operation on low arrays as it is emulated.
+    """Return a function that emulates an operation on low arrays.
 
     It computes in float32, and NumPy rounds the result.
     """
@@ -190,7 +183,7 @@ def step_by_step(low):
     return run
 
 
-#: Operations on square matrices: on the result so far, and another matrix.
+#: Operations on the result so far and another square matrix.
 OPERATIONS = {
     "matmul": lambda h, other: h @ other,
     "add": lambda h, other: h + other,

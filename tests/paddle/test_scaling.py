@@ -1,4 +1,4 @@
-"""The scaler on PaddlePaddle, on the CPU, where Paddle's own is switched off."""
+"""The scaler works on Paddle's CPU, where Paddle's own is switched off."""
 
 import math
 import socket
@@ -50,7 +50,7 @@ def minimize(scaler, optimizer, loss):
 
 
 def spoil(parameter, place, bad):
-    """One number of a parameter's gradient becomes `bad`."""
+    """Set one number of a parameter's gradient to `bad`."""
     gradient = parameter._grad_ivar()
     numbers = gradient.numpy()
     numbers.flat[place] = bad
@@ -58,9 +58,9 @@ def spoil(parameter, place, bad):
 
 
 class Reference:
-    """The rules as Paddle documents them for `paddle.amp.GradScaler`.
+    """The rules that Paddle documents for `paddle.amp.GradScaler`.
 
-    As in torch, products are rounded to float32.
+    Products are rounded to float32, as in torch.
     """
 
     def __init__(self, scale, grow, back_off, grow_every, back_off_every):
@@ -164,7 +164,7 @@ def test_one_number_is_enough_and_leaves_the_others_unscaled(bad, place):
     before = values(net)
     assert scaler.step(optimizer) is False
     assert same(before, values(net))
-    # Paddle's own zeroes what follows
+    # Paddle's own scaler zeroes the later gradients
     assert [p.grad.flatten()[1 % p.size].item() for p in net.parameters()] == [3.0] * 6
     assert scaler.first_nonfinite(optimizer) == net[3].weight.name
     assert scaler.first_nonfinite(optimizer, net) == "3.weight"
@@ -222,7 +222,7 @@ def test_a_checkpoint_moves_to_paddles_own_and_back():
     for factor in (1.0, math.inf, math.inf):
         minimize(ours, optimizer, (w * factor).sum())
     theirs = paddle.amp.GradScaler(enable=False)
-    # without a GPU its constructor leaves it switched off, which it says by this
+    # without a GPU, the constructor leaves the scaler off
     theirs._enable = True
     theirs.load_state_dict(ours.state_dict("paddle"))
     state = theirs.state_dict()
@@ -238,7 +238,7 @@ MANNERS = ("replicated", "decorated")
 
 @pytest.fixture(scope="module")
 def two_ranks():
-    """Return what happened on each of two ranks, with the network decorated and not."""
+    """Return the outcome on each of two ranks, with the network decorated and not."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

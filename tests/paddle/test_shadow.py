@@ -1,4 +1,4 @@
-"""`unamp.trace(shadow=...)` on Paddle's operations."""
+"""`unamp.trace(shadow=...)` records the shadows of Paddle's operations."""
 
 from __future__ import annotations
 

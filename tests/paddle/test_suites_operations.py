@@ -1,4 +1,4 @@
-"""The operations that the suite is written against, on Paddle."""
+"""The suite's operations on Paddle have the canonical arguments."""
 
 import numpy as np
 import paddle
@@ -6,10 +6,7 @@ from unamp_paddle.conformance.operations import PaddleOperations
 
 
 def test_running_statistics_of_the_suites_operations_take_the_canonical_momentum():
-    """Paddle's momentum is the share of what was there before.
-
-    The canonical one is the share of what is new.
-    """
+    """Paddle's momentum is the share of the old statistics; the canonical one, of the new."""
     operations = PaddleOperations()
     x = paddle.randn([4, 3, 8, 8])
     mean, variance, ones, zeros = (

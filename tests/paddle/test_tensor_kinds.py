@@ -1,6 +1,6 @@
-"""Sparse tensors: a rule that cannot be carried out is refused before anything is computed.
+"""For sparse tensors, a rule that cannot be followed is refused before anything is computed.
 
-All other rules leave them alone.
+All other rules leave sparse tensors alone.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from unamp import NotExpressible, Policy, policy_region
 
 KINDS = {kind.name: kind for kind in tensor_kinds()}
 CALLS = [(name, op) for name, kind in KINDS.items() for op in kind.calls]
-#: Paddle has no such product on the CPU, and says so itself.
+#: Paddle itself has no such product on the CPU, and raises.
 NOWHERE = {"sparse_mm"}
 
 
@@ -64,7 +64,7 @@ def test_a_sparse_tensor_that_is_made_of_a_low_one_is_float32_on_a_cpu(make):
     with policy_region(Policy("O1", "bfloat16")):
         made = make(low)
         added = paddle.sparse.add(made, made)
-        if made.is_sparse_coo():  # Paddle has no gradient of the other kind
+        if made.is_sparse_coo():  # Paddle has no gradient of the other layout
             added.to_dense().sum().backward()
             assert low.grad.dtype == paddle.bfloat16
     assert made.dtype == added.dtype == paddle.float32

@@ -1,4 +1,4 @@
-"""Regions of one thread are nobody else's business."""
+"""A region belongs to the thread that opened it."""
 
 import types
 
@@ -23,7 +23,7 @@ def test_eight_threads_with_policies_of_their_own():
 
 
 class State(Dataset):
-    """Items that tell which region the process that loads them is in."""
+    """Items that tell whether the process that loads them has a region."""
 
     def __len__(self):
         return 4

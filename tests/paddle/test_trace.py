@@ -1,4 +1,4 @@
-"""`trace` and `explain` on Paddle."""
+"""`trace` and `explain` report Paddle's operations as they ran."""
 
 import paddle
 import paddle.nn.functional as F

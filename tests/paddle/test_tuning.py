@@ -1,4 +1,4 @@
-"""`unamp.tune` on PaddlePaddle."""
+"""`unamp.tune` on Paddle keeps the promises of the module `tuned`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Operations on low tensors that Paddle computes by another way than `_C_ops`.
+"""Operations that Paddle computes without `_C_ops` follow the policy, too.
 
-With them, those that no rule reaches.
+Some that no rule reaches are tested as well.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ import unamp
 from unamp import Policy, policy_region
 
 FLOAT32 = paddle.float32
-#: "leaky_relu" and "softplus" raise in Paddle itself, in float32 and without any region.
+#: "leaky_relu" and "softplus" are missing: Paddle itself raises, in float32 and without a region.
 ACTIVATIONS = (
     "abs", "celu", "elu", "exp", "gelu", "hard_shrink", "hard_sigmoid", "hard_swish", "log_softmax",
     "logsigmoid", "mish", "relu", "relu6", "selu", "sigmoid", "silu", "softmax", "softshrink",

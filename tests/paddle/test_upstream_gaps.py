@@ -1,7 +1,7 @@
 """Failures of Paddle's own, each shown without unamp.
 
-The conformance suite lists them as known gaps of Paddle's ways. Where one of these tests fails
-since Paddle has mended it, its gap in `adapters/unamp_paddle/gaps.toml` goes.
+The conformance suite lists them as known gaps. If a test fails because Paddle has mended the
+failure, its gap in `adapters/unamp_paddle/gaps.toml` must go.
 """
 
 import gc
@@ -54,10 +54,7 @@ def test_values_of_a_branch_or_a_loop_without_memory(fails, runs, message, stop_
 
 
 def in_program(compute, x, *, saved=None):
-    """Return the results of a program that is built by hand.
-
-    Where a path is given, the program is saved and loaded in between.
-    """
+    """Return the results of a program built by hand; with a path, save and load it first."""
     main, startup, executor = (
         paddle.static.Program(),
         paddle.static.Program(),
@@ -108,8 +105,8 @@ def test_a_program_is_saved_for_inference(tmp_path):
         in_program(normalised, x),
         in_program(normalised, x, saved=str(tmp_path / "saved")),
     )
-    np.testing.assert_allclose(built.mean(0), np.zeros(3), atol=1e-4)  # of the batch
-    np.testing.assert_allclose(loaded, x, rtol=1e-4)  # the running statistics, 0 and 1
+    np.testing.assert_allclose(built.mean(0), np.zeros(3), atol=1e-4)  # with the batch's statistics
+    np.testing.assert_allclose(loaded, x, rtol=1e-4)  # with the running statistics, 0 and 1
 
 
 @pytest.mark.parametrize("left", [True, False])

@@ -1,4 +1,4 @@
-"""The monitor on PaddlePaddle."""
+"""The monitor on Paddle counts what the gradients hold, and disturbs nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import unamp
 
 
 class Net(paddle.nn.Layer):
-    """A network whose layer `tiny` is behind a factor.
+    """A network whose layer `tiny` is behind a small factor.
 
-    The factor takes the gradient into float16's subnormal numbers.
+    The factor makes the layer's gradient subnormal in float16.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def test_low_parameters_tell_what_rounding_swallows() -> None:
     with watch.step():
         optimizer.step()
     found = [layer.swallowed for layer in watch.history.samples[0].layers]
-    assert 0.0 < found[0] < 1.0  # the weight's; the bias was zero, and moves
+    assert 0.0 < found[0] < 1.0  # the weight's share; the bias was zero, and moves
     both = (
         sum(
             each * layer.size

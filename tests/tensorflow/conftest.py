@@ -1,4 +1,4 @@
-"""Nothing that a test does may outlive it: no region, no patch."""
+"""Fixtures of TensorFlow's tests: no test leaves a region or a patch behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-# Before anything computes: two devices, for strategies with replicas.
+# Set before TensorFlow computes: two devices, for strategies with replicas.
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
@@ -52,13 +52,11 @@ def _untouched():
 
 @pytest.fixture
 def matrix():
-    """Return a matrix whose powers every kernel computes to the same bits.
+    """Return a matrix whose powers every kernel computes to the same bits, in float32 and low.
 
-    That holds in float32 and in a low dtype.
-
-    Its numbers are 1 and -1, some with a fraction that rounding to a low dtype takes away. Where
-    one factor of a product has a fraction the other has none, so that float32 holds products and
-    their partial sums; a low dtype holds sums up to 256.
+    Its numbers are 1 and -1, some with a fraction that rounding to a low dtype removes. Where one
+    factor of a product has a fraction, the other has none, so float32 holds products and their
+    partial sums. A low dtype holds sums up to 256.
     """
     signs = np.random.default_rng(1).choice([-1.0, 1.0], (4, 4))
     signs[2:, :2] *= 1 + 2.0**-13

@@ -52,7 +52,7 @@ def data(number, size=8):
 
 
 def grads_of(net, scaler, level="O2", dtype="float16", enabled=True, **options):
-    """A function of the step's number that gives the loss and scaled gradients."""
+    """Return a function from a step's number to the loss and the scaled gradients."""
 
     @tf.function(**options)
     def graded(x, y, scale):
@@ -84,7 +84,7 @@ def decorated(optimizer, network="mlp", dtype="float16", build=True, **options):
 
 # --- what the tests that are MindSpore's too call -------------------------------------------------
 
-#: Networks, levels, dtypes and steps.
+#: Networks, levels, dtypes and numbers of steps.
 TRAININGS = [
     ("mlp", "O2", "float16", 200),
     ("mlp", "O3", "bfloat16", 200),
@@ -164,5 +164,5 @@ def put(network, variable, array):
 
 
 def first_name(network, optimizer=None):
-    """The name of the first variable: in the network, or as the optimizer knows it."""
+    """Return the name of the first variable, as the network or the optimizer calls it."""
     return network.trainable_variables[0].path

@@ -1,9 +1,9 @@
-"""grappler's own test graphs, with the dtypes that its tests expect, node by node.
+"""grappler's own test graphs, with the dtypes that its tests expect for each node.
 
 The graphs are those of TensorFlow's ``auto_mixed_precision_test.cc`` and
-``auto_mixed_precision_test.py``. grappler rewrites a whole graph, and knows what comes after a
-node. An operation of ours knows its inputs. So a case also says at which nodes the two differ, and
-every such node is one that something else than its inputs' dtypes decides about.
+``auto_mixed_precision_test.py``. grappler rewrites a whole graph and knows the nodes after a node.
+unamp decides by an operation's inputs alone. So a case also names the nodes at which the two
+differ. At each of them, grappler decides by more than the dtypes of the node's inputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOW, WIDE = "low", "float32"
 
 
 class Place:
-    """Where a graph is built: it takes down the dtypes of the nodes that are named to it.
+    """A graph under construction; it records the named nodes and their dtypes.
 
     Attributes:
         low: the low dtype.
@@ -33,7 +33,7 @@ class Place:
         self.tensors: dict[str, Any] = {}
 
     def __call__(self, called: str, value: Any) -> Any:
-        """Name a node, and give it back."""
+        """Record a node under a name, and return it."""
         self.dtypes[called] = LOW if value.dtype == self.low else value.dtype.name
         self.tensors[called] = value
         return value
@@ -53,15 +53,15 @@ class Case(NamedTuple):
     """A graph of grappler's tests.
 
     Attributes:
-        build: builds it.
+        build: builds the graph.
         expected: the dtype of each node, as grappler's test has it.
-        later: the nodes that are in the other dtype here: grappler looks at what comes later, or
-            far before.
-        fetched: the nodes whose values are asked for besides the last ones.
-        on_cpu: the nodes that grappler gives the other dtype than in its test where it rewrites for
-            a CPU, as it can here.
-        trained: the gradient of the first node's is asked for, too,
-            as in grappler's tests in Python.
+        later: the nodes that have the other dtype under unamp, since grappler also looks at nodes
+            after them, or far before.
+        fetched: the nodes that are fetched besides the last ones.
+        on_cpu: the nodes to which grappler gives the other dtype when it rewrites for a CPU, as it
+            can here, than in its test.
+        trained: whether a gradient of the first node is computed, too, as in grappler's tests in
+            Python.
     """
 
     build: Callable[[Node], Any]
@@ -72,7 +72,7 @@ class Case(NamedTuple):
     trained: bool = False
 
     def but(self, nodes: str) -> dict[str, str]:
-        """Return what its test expects, with the other dtype at some nodes."""
+        """Return the dtypes that grappler's test expects, with the other dtype at some nodes."""
         other = {LOW: WIDE, WIDE: LOW}
         return {
             name: other[dtype] if name in nodes.split() else dtype
@@ -310,7 +310,8 @@ def recurrent_lstm(node: Node) -> None:
 def simple_loop(before: str, inside: str, after: str) -> Case:
     """Return the case of one of grappler's loops.
 
-    w is low, g infer, c clear, b deny; a letter is a capital where grappler expects low.
+    The letters are node kinds: w allow, g infer, c clear, b deny. A capital means that grappler
+    expects low.
     """
 
     def colour(letter: str, x: Any) -> Any:
@@ -370,15 +371,15 @@ CASES = {
     "BidirectionalClearChain": Case(
         bidirectional_clear_chain, says("clr1 clr2 allow1 clr4"), later="clr1 clr2 clr4"
     ),
-    # What is fetched must be float32 for grappler; here the region's results have the dtype that
-    # they were computed in.
+    # grappler returns fetched nodes in float32; a region's results keep the dtype of their
+    # computation.
     "PreserveFetches": Case(
         preserve_fetches,
         says("allow2", "allow1 clr1 infer1 deny1 clr2 clr3 deny2 clr4"),
         later="allow1 clr1 infer1 clr3",
         fetched="allow1 clr2 clr3",
     ),
-    # And on a GPU, what is placed on a CPU stays float32 for it.
+    # On a GPU, grappler also keeps nodes that are placed on a CPU in float32.
     "PreserveCPUNodes": Case(
         preserve_cpu_nodes,
         says("clr1 allow1", "infer1 allow2 clr2"),
@@ -394,7 +395,7 @@ CASES = {
     "RecurrentEdgeColorMismatch": Case(
         recurrent_edge_colour_mismatch, says("allow1", "deny1 infer1 ext1")
     ),
-    # A list that is stated to be float32 stays so here; grappler changes the list.
+    # A list with a stated dtype of float32 stays so here; grappler changes the list.
     "TensorListSetGet": Case(
         tensor_list_set_get,
         says("allow1 tl1r1 infer1 allow2 tl1r2", "tl2r1"),
@@ -407,13 +408,13 @@ CASES = {
     "TensorListPushBackBatchAndConcatLists": Case(
         tensor_list_batch_and_concat, says("allow1 infer1 allow2")
     ),
-    # The call of a function is on no list of its own; in its test, the function's nodes stand in
-    # the graph.
+    # Here the call of a function is on no list; in grappler's test, the function's nodes are in the
+    # graph.
     "TensorListThroughFunction": Case(
         tensor_list_through_function, says("allow1 infer1 tl2r1 allow2"), on_cpu="tl2r1"
     ),
-    # None of its tests': what comes from a denied node is float32 up to the next allowed one,
-    # whatever stands beside it.
+    # Not one of grappler's tests. A denied node's results stay float32 up to the next allowed node,
+    # also where another input is low.
     "denied beside low": Case(
         denied_beside_low, says("allow1 allow2", "deny1 infer1"), later="infer1"
     ),
@@ -437,5 +438,5 @@ CASES = {
 }
 
 
-#: Eager loops are Python's own: nothing keeps the dtype of what they carry.
+#: Eager loops are Python's own: nothing fixes the dtypes of their variables.
 LOOPS = [name for name in CASES if name.startswith(("loop", "Recurrent"))]

@@ -1,8 +1,7 @@
-"""grappler's pass itself, run on graphs, and what it made of those of its tests.
+"""grappler's own pass, run on the graphs of its tests, and its recorded answers.
 
-On a CPU the pass asks the processor for AVX-512, and leaves a graph as it is where that is missing.
-So its answers are kept in ``grappler.json``, with the TensorFlow that gave them; ``python -m
-tests.tensorflow.grappler_pass`` writes them anew.
+On a CPU without AVX-512 the pass leaves graphs as they are. So ``grappler.json`` keeps the answers,
+with TensorFlow's version. ``python -m tests.tensorflow.grappler_pass`` writes the file anew.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ __all__ = ["ANSWERS", "rewritten", "runs_here"]
 _PASS = "auto_mixed_precision_onednn_bfloat16"
 _FILE = Path(__file__).with_name("grappler.json")
 
-#: The dtypes of the nodes in the graph that grappler made of each case, by the cases' names.
+#: The dtypes of the nodes in the graph that grappler made of each case, by the case's name.
 ANSWERS: dict[str, dict[str, str]] = (
     json.loads(_FILE.read_text("utf-8"))["answers"] if _FILE.exists() else {}
 )
 
 
 def runs_here() -> bool:
-    """Return whether the pass rewrites on this processor.
+    """Return whether the pass rewrites graphs on this processor.
 
-    The plainest graph that it can do something to is its answer.
+    The simplest graph that it can rewrite answers this.
     """
     return rewritten("BatchMatMul") == {"allow1": LOW}
 
@@ -40,14 +39,14 @@ def runs_here() -> bool:
 def rewritten(name: str) -> dict[str, str]:
     """Return the dtypes of the nodes in the graph that grappler makes of a case.
 
-    It makes it for bfloat16 on a CPU.
+    The pass rewrites for bfloat16 on a CPU.
     """
     place, given, asked = _graph(CASES[name], loops=name in LOOPS or name == "recurrent_lstm")
     meta = tf.compat.v1.train.export_meta_graph(graph_def=given, graph=tf.Graph())
     meta.collection_def["train_op"].node_list.value.extend(asked)
     config = config_pb2.ConfigProto()
     rewriting = config.graph_options.rewrite_options
-    rewriting.min_graph_nodes = -1  # however small it is
+    rewriting.min_graph_nodes = -1  # a graph of any size
     rewriting.optimizers.append(_PASS)
     nodes_after = {node.name: node for node in tf_optimizer.OptimizeGraph(config, meta).node}
     found = {
@@ -58,12 +57,12 @@ def rewritten(name: str) -> dict[str, str]:
 
 
 def _graph(case: Case, *, loops: bool) -> tuple[Place, Any, list[str]]:
-    """Return a case's nodes, its graph, and the names of the nodes whose values are asked for.
+    """Return a case's nodes, its graph, and the names of the nodes to fetch.
 
     Args:
         case: the case.
-        loops: whether it has loops, which grappler rewrites where they are nodes,
-            and not functions.
+        loops: whether the case has loops, which grappler rewrites as nodes
+            only, not as functions.
     """
     (tf.compat.v1.disable_control_flow_v2 if loops else tf.compat.v1.enable_control_flow_v2)()
     try:
@@ -91,10 +90,7 @@ def _graph(case: Case, *, loops: bool) -> tuple[Place, Any, list[str]]:
 
 
 def _dtype(node: Any, tensor: Any) -> str:
-    """Return the dtype of a node's first output.
-
-    grappler has changed the node's type attributes.
-    """
+    """Return the dtype of a node's first output, from the type attributes that grappler set."""
     definition = tensor.op.op_def.output_arg[
         tensor.value_index if len(tensor.op.op_def.output_arg) > 1 else 0
     ]
@@ -104,7 +100,7 @@ def _dtype(node: Any, tensor: Any) -> str:
 
 
 def main() -> int:
-    """Write down what the pass makes of every case, where it runs."""
+    """Write grappler's answer for every case to the file; fail where the pass does not run."""
     if not runs_here():
         print(
             f"{_PASS} leaves graphs as they are on this processor: "

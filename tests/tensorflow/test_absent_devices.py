@@ -1,6 +1,6 @@
-"""Programs of TensorFlow for a GPU that is not here.
+"""Programs of TensorFlow for an absent GPU keep the policy.
 
-They are read from graphs that are placed there, and judged.
+The conformance suite reads each from graphs that are placed on the device, and judges it.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ read = partial(programs_there.read, "tensorflow", GPU)
 
 @pytest.fixture
 def rule(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Rule], None]:
-    """Give an operation another rule than the policy's."""
+    """Return a function that gives an operation a rule other than the policy's."""
 
     def give(op: str, wrong: Rule) -> None:
         def spoilt(policy: Policy) -> TensorFlowPlan | None:
@@ -93,7 +93,7 @@ def test_a_rule_that_is_another_than_the_policys_is_caught(
 
 @pytest.fixture
 def left_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
-    """Leave operations alone in graphs, where a condition says so."""
+    """Return a function that has unamp leave operations in graphs alone, under a condition."""
 
     def leave(where: Callable[[], bool]) -> None:
         real = calls.OpTypeAction.graph

@@ -1,4 +1,4 @@
-"""Gradients: in the dtypes of their forward, whatever region is open during backward."""
+"""Gradients have the dtypes of their forward pass, whatever region is open during backward."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def weight(matrix):
 
 
 def by_hand(x, w):
-    """Loss and gradient of a product in bfloat16, with casts written by hand."""
+    """Return the loss and gradient of a product in bfloat16, with casts written by hand."""
     with tf.GradientTape() as tape:
         y = tf.matmul(tf.cast(x, tf.bfloat16), tf.cast(w, tf.bfloat16))
         loss = tf.reduce_sum(tf.cast(y, tf.float32) ** 2)
@@ -178,7 +178,7 @@ def test_custom_gradient_with_variables(matrix, weight, graph):
 
     def step(x):
         with tf.GradientTape() as tape, region():
-            y = scaled(tf.matmul(x, weight))  # takes bfloat16, and answers in float32
+            y = scaled(tf.matmul(x, weight))  # takes bfloat16, and returns float32
         return tape.gradient(y, [weight, factor])
 
     of_weight, of_factor = (tf.function(step) if graph else step)(matrix)
@@ -196,9 +196,9 @@ def test_custom_gradient_with_variables(matrix, weight, graph):
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_recompute_grad_hands_a_function_its_own_inputs_again(matrix, weight, graph):
-    """At O2 what TensorFlow does with the inputs in between would be low.
+    """At O2, TensorFlow's own operations on the inputs between the two calls would be low.
 
-    So would their gradients.
+    Their gradients would be low, too.
     """
     seen = []
 

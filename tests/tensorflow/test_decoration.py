@@ -1,4 +1,4 @@
-"""Keras models with low variables, and the optimizers that step their master weights."""
+"""`unamp.decorate` on Keras models: low variables, and optimizers with master weights."""
 
 import math
 from functools import partial

@@ -1,4 +1,4 @@
-"""TensorFlow's words for devices, and two logical devices in one region."""
+"""TensorFlow's words for devices are known, and one region covers two logical devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HAS, ABSENT = (
     "tensorflow has CPU",
     ("GPU:0", "/device:TPU:3", tf.DeviceSpec(device_type="GPU"), "cuda"),
 )
-LIMITS = {"framework": "tensorflow"}  # for others are imported by now
+LIMITS = {"framework": "tensorflow"}  # other frameworks are imported by now
 NO_DEVICES = {
     named: f"unknown device_type '{named}'.*tensorflow has CPU" for named in ("NPU:0", "mps")
 }
@@ -41,5 +41,5 @@ def test_a_device_in_tensorflows_words(named: object) -> None:
 
 
 def test_two_logical_devices() -> None:
-    """See the script: a process has its logical devices from its start on."""
+    """Run the script: a process must choose its logical devices at its start."""
     python(Path(__file__).parent / "two_devices.py")

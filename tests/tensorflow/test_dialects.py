@@ -1,6 +1,6 @@
-"""The dialects on TensorFlow: Keras' own beside Keras'.
+"""The dialects on TensorFlow answer as the frameworks' own modules do.
 
-The other frameworks' examples run on TensorFlow's tensors.
+Keras' dialect runs beside Keras' own; the other frameworks' examples run on TensorFlow's tensors.
 """
 
 import math
@@ -34,7 +34,7 @@ F32, F16, BF16 = tf.float32, tf.float16, tf.bfloat16
 
 @pytest.fixture
 def usual_policy():
-    """The global policy is put back."""
+    """Restore Keras' global policy after each test."""
     before = keras.config.dtype_policy()
     yield before
     keras.config.set_dtype_policy(before)
@@ -89,7 +89,7 @@ def test_the_optimizer_is_keras_own_and_fits():
     made = mixed_precision.LossScaleOptimizer.from_config(optimizer.get_config())
     assert type(made) is keras.optimizers.LossScaleOptimizer
     assert made.get_config() == optimizer.get_config()
-    # What Keras saves, other scalers go on with.
+    # Other scalers load the state that Keras saves.
     scaler = unamp.GradScaler()
     names = ("dynamic_scale", "step_counter")
     state = {name: getattr(optimizer, name).numpy() for name in names}
@@ -205,7 +205,7 @@ def test_mindspores_train_network():
         return model, keras.optimizers.SGD(0.05)
 
     x, y = tf.random.normal([16, 4]), tf.round(tf.random.uniform([16, 1]))
-    loss_fn = keras.losses.BinaryCrossentropy(from_logits=True)  # which takes the label first
+    loss_fn = keras.losses.BinaryCrossentropy(from_logits=True)  # takes the label first
     model, optimizer = made()
     plain = mindspore_amp.build_train_network(model, optimizer, loss_fn)
     own, own_optimizer = made()

@@ -1,4 +1,4 @@
-"""Replicas compute under the policy of whoever starts them."""
+"""Replicas compute under the policy of the thread that starts them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_replicas_updates_are_float32(strategy, level):
     with unamp.policy_region(unamp.Policy(level, "bfloat16")):
         step()
     for value in strategy.experimental_local_results(weight):
-        # The step of two replicas; in bfloat16 it would be 0.0020027.
+        # Both replicas' steps add up to 0.002; in bfloat16 they would be 0.0020027.
         tf.debugging.assert_near(value, tf.fill([4, 2], 0.998), rtol=0.0, atol=2e-7)
 
 

@@ -1,4 +1,4 @@
-"""Regions and the operations of eager mode."""
+"""Operations of eager mode follow the region's policy."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_emulated_operations(low):
     with under(low=low, allow="linalg_cholesky"):
         same(tf.linalg.cholesky(spd), tf.cast(tf.linalg.cholesky(rounded), low))
     with under(low=low, preset="none"):
-        # the rule leaves a low tensor alone, and there is no kernel for it
+        # the rule leaves a low tensor alone, although the dtype has no kernel
         assert tf.linalg.cholesky(tf.cast(spd, low)).dtype == low
 
 
@@ -132,7 +132,7 @@ def test_everything_that_can_differ_comes_from_the_registry():
 
 
 def test_the_kernel_that_tensorflow_finds_is_among_those_that_it_lists():
-    """Quickly and slowly asked, the answer is the same."""
+    """TensorFlow's fast search and its list of kernels give the same answer."""
     found = op_types()
     for name in (
         "MatMul",
@@ -473,7 +473,7 @@ def test_a_list_of_tensors_that_is_cast_is_packed_by_no_rule(policy, compiled):
             tf.bitcast([x, y], tf.int32),
         )
 
-    # float16 has neither
+    # float16 has neither number
     call, (x, y) = (
         tf.function(pack) if compiled else pack,
         (tf.constant(3001.0), tf.constant(70_001.0)),

@@ -1,4 +1,4 @@
-"""Inputs of operation types that are float32 whatever the others are.
+"""Inputs that operation types define as float32 stay float32 under every rule.
 
 They are scales, boxes, thresholds, and ranges of quantization.
 """
@@ -35,7 +35,7 @@ def fixed_inputs(definition):
     ]
 
 
-#: Operation types with such inputs, without those that TensorFlow has removed since.
+#: Operation types with fixed inputs, without those that TensorFlow has removed since.
 WITH_FIXED = [
     name
     for name in sorted(op_types())
@@ -46,10 +46,7 @@ WITH_FIXED = [
 
 
 def attributes(definition):
-    """Return a value for every attribute that has no default.
-
-    Dtypes are whole numbers where they may be.
-    """
+    """Return a value for every attribute without a default; dtypes are integers if possible."""
     values = {}
     for each in definition.attr:
         allowed = [n for n in each.allowed_values.list.type if not tf.as_dtype(n).is_floating]
@@ -95,7 +92,7 @@ def add(name, floating):
 
 
 def derived(definition):
-    """Return the attributes that the inputs tell."""
+    """Return the attributes that TensorFlow derives from the inputs."""
     return {
         n
         for each in definition.input_arg
@@ -153,7 +150,7 @@ def test_low_values_for_them_are_widened_whatever_the_first_input_is(mode, low):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("antialias", [False, True])
 def test_images_are_resized_where_they_should_be(method, antialias, mode):
-    # A scale that was rounded to bfloat16 moves what is in the image: errors of 0.05 and more.
+    # A scale rounded to bfloat16 would shift the image: errors of 0.05 and more.
     whole = tf.constant(np.random.randint(0, 255, (1, 30, 41, 3)), tf.uint8)
     floating = tf.cast(whole, tf.float32) / 255.0
 
@@ -167,8 +164,8 @@ def test_images_are_resized_where_they_should_be(method, antialias, mode):
             found_whole = MODES[mode](resize)(whole)
         assert found.dtype == tf.bfloat16
         assert found_whole.dtype == exact_whole.dtype
-        # The weights of a pixel add up to 1, with some of them negative; inputs and results are
-        # rounded once.
+        # The weights of a pixel add up to 1, some are negative; inputs and results are rounded
+        # once.
         np.testing.assert_allclose(tf.cast(found, tf.float32), exact, atol=4 * 2.0**-8)
         np.testing.assert_array_equal(found_whole, exact_whole)
 

@@ -1,4 +1,4 @@
-"""Products in float8 on TensorFlow: none are computed, and records say so."""
+"""Products in float8 on TensorFlow are not computed, and records say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions and graphs: tf.function, AutoGraph, control flow, XLA, tf.data, SavedModel."""
+"""Regions hold in graphs: tf.function, AutoGraph, control flow, XLA, tf.data, SavedModel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BF16 = Policy("O1", "bfloat16")
 
 
 def low_product(x):
-    """Return a product in bfloat16, to the bit."""
+    """Return a product in bfloat16, computed with explicit casts."""
     return tf.matmul(tf.cast(x, tf.bfloat16), tf.cast(x, tf.bfloat16))
 
 
@@ -225,7 +225,7 @@ def test_a_dataset_reduced_and_scanned_keeps_the_dtype_of_its_state(matrix, leve
     data = tf.data.Dataset.from_tensors(matrix).repeat(3)
 
     def add(total, x):
-        if tf.reduce_sum(x) > 1e9:  # converted by AutoGraph, as outside
+        if tf.reduce_sum(x) > 1e9:  # AutoGraph converts this, as it does outside
             return total
         return total + tf.reduce_sum(tf.matmul(x, x))
 
@@ -245,7 +245,7 @@ def test_a_dataset_reduced_and_scanned_keeps_the_dtype_of_its_state(matrix, leve
 
 
 def _joined(kind, first, second):
-    """Return two datasets made one, in the order in which their elements are asked for."""
+    """Return two datasets joined; the kind decides the order of the elements."""
     if kind == "concatenate":
         return first.concatenate(second)
     if kind == "sample":
@@ -391,7 +391,7 @@ def test_grapplers_own_keeps_a_librarys_default_out_of_graphs(matrix):
     library = tf.function(lambda x: _with_default(x))
     tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})
     try:
-        assert library(matrix).dtype == tf.float32  # grappler rewrites what is inside
+        assert library(matrix).dtype == tf.float32  # grappler rewrites the operations inside
     finally:
         tf.config.optimizer.set_experimental_options({"auto_mixed_precision": False})
 

@@ -1,4 +1,4 @@
-"""`unamp.trace(gradients=True)` on TensorFlow's operations."""
+"""`unamp.trace(gradients=True)` records the gradients of TensorFlow's operations."""
 
 from __future__ import annotations
 

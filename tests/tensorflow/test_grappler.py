@@ -1,8 +1,8 @@
 """The preset with grappler's lists decides as grappler does on grappler's own graphs.
 
-It does not where grappler looks further. grappler's tests are for float16 on a GPU. What they
-expect is held against both: the preset, and grappler as it rewrites the same graphs for bfloat16 on
-a CPU.
+The exceptions are nodes for which grappler looks further than at a node's inputs. grappler's tests
+are for float16 on a GPU. Their expectations are compared with the preset, and with grappler itself
+as it rewrites the same graphs for bfloat16 on a CPU.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_what_grappler_answered(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_grappler_itself(name: str) -> None:
-    """Where its pass does not run, it leaves every node the dtype that it has without a policy."""
+    """On a processor where the pass does not run, every node keeps its dtype without a policy."""
     assert rewritten(name) == (ANSWERS[name] if runs_here() else untouched(name))
 
 

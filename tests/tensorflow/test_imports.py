@@ -1,4 +1,4 @@
-"""A user imports no more than the user needs."""
+"""A user's program imports no more than it needs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ print(xla_bridge.backends_are_initialized())
 
 
 def test_a_region_does_not_start_jax_on_a_device():
-    """On a GPU that would take most of its memory from TensorFlow."""
+    """On a GPU, JAX would take most of the memory from TensorFlow."""
     assert forked("tensorflow", STARTED).split() == ["False"]
 
 
@@ -54,6 +54,6 @@ print(*dtypes, (x @ x).dtype.name, "keras" in sys.modules)
 
 
 def test_regions_work_where_keras_is_not_imported():
-    """TensorFlow imports it, but not where Keras 2 is asked for."""
+    """TensorFlow imports Keras 3, except where the environment asks for Keras 2."""
     said = python("-c", WITHOUT_KERAS, TF_USE_LEGACY_KERAS="1")
     assert said.split() == ["bfloat16", "bfloat16", "bfloat16", "float32", "False"]

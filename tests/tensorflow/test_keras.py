@@ -1,4 +1,4 @@
-"""Keras 3 on TensorFlow: layers, training, models that carry their policy."""
+"""Keras 3 on TensorFlow: layers follow the policy, models train and carry their policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPILERS = [tf.function]
 
 def model(*, plain=False):
     tf.keras.utils.set_random_seed(1)
-    if plain:  # XLA takes its time
+    if plain:  # XLA is slow to compile
         return tf.keras.Sequential(
             [layers.Flatten(), layers.Dense(16, activation="relu"), layers.Dense(4)]
         )
@@ -153,7 +153,7 @@ def test_a_recurrent_convolution_trains_where_each_layers_call_opens_a_region(in
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 def test_categories_are_the_same_in_a_region(level):
-    # In a graph Keras makes float32 numbers of them; bfloat16 has no 4099.
+    # In a graph Keras makes float32 numbers of the categories; bfloat16 has no 4099.
     layers = tf.keras.layers
     model = tf.keras.Sequential(
         [layers.Input((2,), dtype="int32"), layers.CategoryEncoding(5000, "multi_hot")]
@@ -244,7 +244,7 @@ def test_a_wrapped_model_computes_under_its_policy_and_returns_float32(low):
     assert adapter.is_network(wrapped)
     found, plain = wrapped(x[:4]), network(x[:4])
     assert (found.dtype, plain.dtype) == (tf.float32, tf.float32)
-    # it was low at the end
+    # the last layer's result was low
     tf.debugging.assert_equal(found, tf.cast(tf.cast(found, low), tf.float32))
     tf.debugging.assert_near(found, plain, atol=0.1)
     assert [v.path for v in wrapped.trainable_variables] == [

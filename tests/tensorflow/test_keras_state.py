@@ -1,3 +1,3 @@
-"""State that Keras keeps, on TensorFlow."""
+"""State that Keras keeps is float32 in a region, on TensorFlow."""
 
 from keras_state import *  # noqa: F403

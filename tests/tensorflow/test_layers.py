@@ -1,4 +1,4 @@
-"""`unamp.layer_policies` on Keras with TensorFlow."""
+"""`unamp.layer_policies` on Keras with TensorFlow keeps the promises of `keras_ruled`."""
 
 from __future__ import annotations
 

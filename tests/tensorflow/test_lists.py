@@ -1,6 +1,6 @@
-"""grappler's own lists, read from the installed header, operation type by operation type.
+"""Every operation type on grappler's own lists gets the dtype of its list.
 
-The dtypes are those that the lists say.
+The lists are read from the installed header.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ HEADER = (
     / "include/tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h"
 )
 
-#: The class of the header that makes each dtype's lists:
-#: float16's on CUDA, and oneDNN's for bfloat16.
+#: The class in the header that makes each dtype's lists: CUDA's for float16, oneDNN's for bfloat16.
 CLASSES = {"float16": "AutoMixedPrecisionListsFp16", "bfloat16": "AutoMixedPrecisionListsMkl"}
 
-#: These have no example call in float, or one that reaches another operation type.
+#: Operations without an example call in floats, or whose call reaches another operation type.
 LEFT_OUT = {
     "bucketize",
     "clone",
@@ -37,7 +36,7 @@ LEFT_OUT = {
 
 
 def listed(dtype: str) -> dict[str, set[str]]:
-    """The operation types in each list."""
+    """Return the operation types in each list."""
     text = re.sub(
         r"if \(use_onednn_\) \{.*?\n    \}", "", HEADER.read_text("utf-8"), flags=re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""Losses of Keras on TensorFlow, and TensorFlow's own."""
+"""Losses of Keras on TensorFlow, and TensorFlow's own, have float32 sums in a region."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_sums_of_losses_go_beyond_float16(name: str, level: Any) -> None:
     assert float(low) == pytest.approx(float(total), rel=1e-3)
 
 
-#: The losses of TensorFlow 1, each with what it takes in place of two tensors of one shape.
+#: The losses of TensorFlow 1, each with the arguments beside two tensors of one shape.
 LOSSES_OF_VERSION_1 = {
     "absolute_difference": {},
     "compute_weighted_loss": {},

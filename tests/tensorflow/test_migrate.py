@@ -1,4 +1,4 @@
-"""Scripts of TensorFlow's and Keras' run to the same bits once they are migrated."""
+"""Migrated scripts of TensorFlow and Keras compute the same bits as before."""
 
 from contextlib import contextmanager
 

@@ -1,7 +1,4 @@
-"""Training inside one region that stays open.
-
-What a step has changed, the next one computes with.
-"""
+"""Training inside one region that stays open computes with the changed variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations compute what the policy says, whatever policy, network and nesting.
+"""Operations compute what the policy says, for random policies, networks and nestings.
 
 See `properties`.
 """

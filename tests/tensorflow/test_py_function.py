@@ -1,7 +1,4 @@
-"""Python functions that are handed to TensorFlow follow the policy.
-
-They return the dtypes that were stated for them.
-"""
+"""Python functions that TensorFlow calls follow the policy, and return their stated dtypes."""
 
 from __future__ import annotations
 

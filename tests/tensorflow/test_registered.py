@@ -1,4 +1,4 @@
-"""Operations of one's own on TensorFlow: see `registered`."""
+"""Registered operations of a user on TensorFlow keep the promises of the module `registered`."""
 
 from dataclasses import dataclass
 
@@ -76,7 +76,7 @@ def test_second_runs_that_the_network_would_notice():
     registered.a_shadow_is_left_out(
         lambda x: x + variable.assign_add(1.0), x, "it runs AssignAddVariableOp"
     )
-    assert float(variable) == 2.0  # once
+    assert float(variable) == 2.0  # added once, not twice
     registered.a_shadow_is_left_out(tf.function(lambda x: x + 1), x, "it runs __inference")
 
 

@@ -1,4 +1,4 @@
-"""What a trace keeps of calls, and running one again alone, on TensorFlow and Keras."""
+"""A trace keeps calls of TensorFlow and Keras, and each can be run again alone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ OPS = frozenset(
 
 
 def layers() -> None:
-    """Call layers and functions of Keras, and operators of TensorFlow.
-
-    Their arguments are kept in different ways.
-    """
+    """Call layers and functions of Keras, and operators, with arguments kept in different ways."""
     keras = tf.keras
     keras.utils.set_random_seed(0)
     x = keras.layers.Embedding(5, 16)(tf.constant([0, 3, 1, 2]))
@@ -41,7 +38,7 @@ def layers() -> None:
 
 
 def functions() -> None:
-    """TensorFlow's own functions."""
+    """Call TensorFlow's own functions."""
     x = tf.constant(np.random.default_rng(0).standard_normal((2, 6, 6, 4)), tf.float32)
     images = tf.nn.conv2d(x, x[0, :3, :3, :, None], 1, [[0, 0], [1, 1], [0, 2], [0, 0]])
     images = tf.nn.max_pool2d(tf.nn.leaky_relu(images), 2, 2, "SAME")

@@ -1,4 +1,4 @@
-"""`float32_results` on TensorFlow: eager, in graphs, with XLA, with gradients."""
+"""`float32_results` on TensorFlow widens a function's results: eager, graphs, XLA, gradients."""
 
 from __future__ import annotations
 

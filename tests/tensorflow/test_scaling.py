@@ -1,4 +1,4 @@
-"""The scaler on TensorFlow, where gradients are values and optimizers are Keras'."""
+"""The scaler works on TensorFlow, where gradients are values and optimizers are Keras'."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""`unamp.trace(shadow=...)` on TensorFlow's operations and Keras' layers."""
+"""`unamp.trace(shadow=...)` records the shadows of TensorFlow's operations and Keras' layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Private hooks of TensorFlow are checked first; every patch is taken out, whatever happened."""
+"""Private hooks of TensorFlow are probed first, and every patch is undone in any case."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Low tensors where TensorFlow states float32.
+"""Low tensors become float32 where TensorFlow states float32.
 
-It does in conversions, variables, queues, tables, signatures, and finished graphs.
+This holds in conversions, variables, queues, tables, signatures, and finished graphs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import unamp
 
 
 class Doubling(tf.Module):
-    """Something to save, with a signature."""
+    """A module with a signature, to be saved."""
 
     @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.float32)])
     def __call__(self, x: Any) -> Any:

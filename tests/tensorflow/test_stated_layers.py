@@ -1,4 +1,4 @@
-"""float32 that a layer of Keras states on TensorFlow: see `keras_float32`."""
+"""Layers of Keras that state float32 on TensorFlow keep the promises of `keras_float32`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tensors that are not one dense array.
+"""Rules hold for tensors that are not one dense array.
 
-They are ragged, sparse, slices of a gradient, and types of a user's own.
+They are ragged or sparse tensors, slices of a gradient, and types of a user's own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODES = {
 }
 
 
-#: Inputs, result and, in a sum, each of a few partial sums are rounded to bfloat16 once.
+#: Inputs, the result and, in a sum, a few partial sums are each rounded to bfloat16 once.
 BOUND = 8 * 2.0**-8
 
 

@@ -1,4 +1,4 @@
-"""Regions belong to their thread."""
+"""A region belongs to the thread that opened it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TAKES_OVER = Policy("O1", "bfloat16", allow=("add", "exp"), deny="softmax")
 
 
 def report():
-    """Return the policy that is in force where this is called."""
+    """Return the policy in force at the call."""
     x = tf.ones([4, 4])
     return (
         unamp.current_policy(),
@@ -59,7 +59,7 @@ def test_interleaved_coroutines_each_have_their_own_policy():
 
 
 def stress_policies():
-    """Policies with the dtypes of `matmul`, `add`, `exp`, `softmax` that each must give."""
+    """Yield policies, each with the dtypes of `matmul`, `add`, `exp`, `softmax` under it."""
     for low in (BF16, F16):
         yield Policy("O1", low.name), [low, F32, F32, F32]
         yield Policy("O1", low.name, preset="paddle"), [low, F32, F32, F32]

@@ -1,4 +1,4 @@
-"""Traces hold what ran, as it ran."""
+"""Traces record TensorFlow's operations as they ran."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_graph_that_runs_in_a_trace_is_warned_of(monkeypatch, matrix):
     function = tf.function(lambda x: x @ x)
     said = r"a graph of tf\.function ran in a trace.*run_functions_eagerly"
     traced.a_graph_is_warned_of(lambda: function(matrix), said, monkeypatch)
-    function(matrix)  # outside of traces there is nothing to say
+    function(matrix)  # outside of traces no warning comes
 
 
 # --- work -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The monitor on TensorFlow: models of Keras, whose gradients are lists."""
+"""The monitor on TensorFlow follows models of Keras, whose gradients are lists."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ X = tf.random.stateless_normal((16, 8), (0, 1))
 
 
 def model() -> tf.keras.Model:
-    """Return a model whose layer `tiny` is behind a factor.
+    """Return a model whose layer `tiny` is behind a small factor.
 
-    The factor takes the gradient into float16's subnormal numbers.
+    The factor makes the layer's gradient subnormal in float16.
     """
     x = tf.keras.Input((8,))
     dense = tf.keras.layers.Dense
@@ -89,7 +89,7 @@ def test_gradients_of_something_else() -> None:
         with pytest.raises(ValueError, match=said), watch.step(wrong):
             pass
 
-    @tf.function(autograph=False)  # which turns errors into those of its own
+    @tf.function(autograph=False)  # AutoGraph would raise errors of its own classes
     def inside(x):
         with watch.step([x]):
             return x

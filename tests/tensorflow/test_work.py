@@ -1,3 +1,3 @@
-"""Traces of a training step of Keras on TensorFlow."""
+"""Traces of a training step of Keras on TensorFlow have every layer's work once."""
 
 from keras_worked import *  # noqa: F403

@@ -1,6 +1,6 @@
-"""One policy on two logical devices of TensorFlow.
+"""One policy on two logical devices of TensorFlow trains a network to the same bits.
 
-The same network trains to the same bits, and copies keep their dtypes.
+Copies between the devices keep their dtypes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ FIRST, SECOND = (device.name for device in tf.config.list_logical_devices())
 
 
 def step(first: str, second: str, policy: Policy) -> tuple[list[str], list[bytes]]:
-    """Return the dtypes and the bits of one training step of a network.
-
-    Its halves are on two devices.
-    """
+    """Return the dtypes and bits of a training step; half of the network is on each device."""
     with tf.device(first):
         x, w = (
             tf.reshape(tf.linspace(-1.0, 1.0, 24), (3, 8)),

@@ -1,7 +1,4 @@
-"""Fixtures of the torch adapter's tests: a light machine.
-
-With it, the promise that no test leaves anything behind.
-"""
+"""Fixtures of PyTorch's tests: no test leaves a region, a patch or other state behind."""
 
 from __future__ import annotations
 
@@ -18,19 +15,20 @@ from unamp_torch.state import thread
 
 import unamp
 
-sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`, which two files use
+sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`, which two files import
 import no_gpu
 
 torch.set_num_threads(1)
 collect_ignore = no_gpu.FILES
 
-#: The device types whose native autocast state must be as it was; `maia` and the rest exist in no
-#: build for CPU or CUDA.
+#: The device types whose native autocast state a test must restore. Builds for CPU or CUDA have no
+#: devices of `maia` and of most others.
 DEVICE_TYPES = ("cpu", "cuda", "xpu", "mps", "xla", "hpu", "mtia", "ipu", "maia")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Both are left out of the second of two runs, that with compiled kernels.
+    # The second of two runs, with compiled kernels, leaves out the tests with either of these
+    # marks.
     config.addinivalue_line(
         "markers",
         "either_kernels: no region opens but in a trace, whose regions and kernels are always in "
@@ -48,9 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def kernels_matter(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test with either kernels opens no region outside of traces.
+    """Fail a test marked `either_kernels` that opens a region outside of a trace.
 
-    It is noticed with the kernels in Python: they run all tests.
+    Only the run with the kernels in Python can notice one: that run has all tests.
     """
     enter = Activation.enter
 
@@ -62,7 +60,7 @@ def kernels_matter(request: pytest.FixtureRequest) -> Iterator[None]:
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        # not the test's own, which is undone before others look at what is left
+        # not the test's own `monkeypatch`: it is undone before other fixtures look at what is left
         if request.node.get_closest_marker("either_kernels"):
             patch.setattr(Activation, "enter", in_a_trace)
         yield
@@ -98,13 +96,13 @@ def _attributes() -> dict[str, Any]:
 
 @pytest.fixture
 def native_state() -> Callable[[], dict[str, Any]]:
-    """A function that gives native autocast's whole state in this thread, for comparisons."""
+    """Return a function that gives the whole state of native autocast in this thread."""
     return _native_state
 
 
 @pytest.fixture
 def attributes() -> Callable[[], dict[str, Any]]:
-    """A function that gives what stands at the places that unamp patches."""
+    """Return a function that gives the object at every place that unamp patches."""
     return _attributes
 
 

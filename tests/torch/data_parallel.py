@@ -1,7 +1,8 @@
 """One of two processes that train a network under a region with a scaler.
 
-On the second, the third step overflows. Arguments: a file where the two meet, the rank, and the
-manners (see `network`), one training for each. It prints what happened in each, as JSON.
+The gradients of the second process overflow in the third step. Arguments: a file where the two
+processes meet, the rank, and the manners (see `network`), one training for each. The script prints
+the outcome of each training, as JSON.
 """
 
 import json
@@ -37,13 +38,13 @@ def network(manner: str) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 
 def spoil(trained: torch.nn.Module) -> None:
-    """Make a number of this rank's part of the gradients infinite."""
+    """Make one number infinite in this rank's part of the gradients."""
     gradient = next(p.grad for p in trained.parameters() if p.grad is not None)
     (gradient.to_local() if hasattr(gradient, "to_local") else gradient).view(-1)[0] = math.inf
 
 
 def vector(trained: torch.nn.Module) -> list[float]:
-    """All parameters."""
+    """Return all parameters, flattened."""
     if isinstance(trained, FullyShardedDataParallel):
         with FullyShardedDataParallel.summon_full_params(trained):
             return torch.nn.utils.parameters_to_vector(trained.parameters()).tolist()
@@ -78,7 +79,7 @@ def train(manner: str, rank: int) -> dict[str, object]:
 def main(meeting: str, rank: int, manners: list[str]) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-    # In a function of its own: what uses the group is gone before the group.
+    # In a function of its own: all objects that use the group are gone before the group.
     done = {manner: train(manner, rank) for manner in manners}
     distributed.barrier()
     distributed.destroy_process_group()

@@ -49,7 +49,7 @@ def made(kind: str = "mlp") -> nn.Module:
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and classes, one in eight of them wrong: the loss has a floor."""
+    """Return inputs and classes. One class in eight is wrong, so that the loss has a floor."""
     random = torch.Generator().manual_seed(step)
     x = torch.randn(32, 16, generator=random)
     y = (x[:, :4] + x[:, 4:8] * x[:, 8:12]).argmax(1)
@@ -72,9 +72,9 @@ def evaluated(network: nn.Module, **policy: Any) -> float:
 
 
 def values(of: Any) -> list[torch.Tensor]:
-    """Return a network's parameters, or an optimizer's float32 weights.
+    """Return a network's parameters, or with an optimizer the float32 weights that it steps.
 
-    These are the master weights where it has some.
+    These are the master weights where the optimizer has some.
     """
     if isinstance(of, nn.Module):
         return [parameter.detach().clone() for parameter in of.parameters()]
@@ -111,7 +111,7 @@ def float32_loss(kind: str) -> float:
 
 # --- what the tests that are PaddlePaddle's too call ----------------------------------------------
 
-#: A step leaves the very tensors that hold gradients.
+#: A step leaves the very tensors that hold gradients as they are.
 KEPT_AS_OBJECTS = True
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -135,7 +135,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def grouped(name: str, network: Any) -> tuple[torch.optim.Optimizer, lr_scheduler.LRScheduler]:
-    """An optimizer with two groups, and its schedule."""
+    """Return an optimizer with two groups, and its schedule."""
     groups = [
         {"params": list(network[0].parameters())},
         {"params": list(network[1:].parameters()), "lr": 0.003},
@@ -177,7 +177,7 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def weights(optimizer: torch.optim.Optimizer, network: nn.Module) -> list[np.ndarray]:
-    """Return what the optimizer steps, in float32: the master weights where it has some."""
+    """Return the float32 weights that the optimizer steps: the master weights where it has some."""
     masters = masters_of(optimizer)
     return [numbers(p if masters is None else masters.weights.get(p, p)) for p in trained(network)]
 
@@ -193,7 +193,7 @@ def stepped_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def state_of(optimizer: torch.optim.Optimizer, network: nn.Module) -> list[Tensor]:
-    """Return what the optimizer keeps for parameters: for those of the network alone."""
+    """Return the optimizer's state; check that it has state for the network's parameters alone."""
     assert optimizer.state.keys() <= set(network.parameters())
     return [
         v
@@ -204,7 +204,7 @@ def state_of(optimizer: torch.optim.Optimizer, network: nn.Module) -> list[Tenso
 
 
 def give(network: nn.Module, gradients: Sequence[np.ndarray]) -> None:
-    """Put float32 gradients on float32 parameters, to the bit."""
+    """Give float32 parameters these float32 gradients, bit for bit."""
     for parameter, gradient in zip(trained(network), gradients, strict=True):
         parameter.grad = torch.from_numpy(gradient)
 
@@ -214,7 +214,7 @@ def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor]
 
 
 def spoil(parameter: Tensor) -> None:
-    """Make a number of a parameter's gradient NaN."""
+    """Make one number of a parameter's gradient NaN."""
     parameter.grad[0, 0] = math.nan  # type: ignore[index]
 
 
@@ -239,7 +239,7 @@ def compiled(function: Any) -> Any:
 
 
 def linear(size: int) -> nn.Module:
-    """A layer without a bias, of ones."""
+    """Return a layer of ones without a bias."""
     network = nn.Linear(size, size, bias=False)
     nn.init.ones_(network.weight)
     return network
@@ -250,5 +250,5 @@ def _no_shape_yet() -> tuple[Any, Any]:
     return network, sgd(network[0])
 
 
-#: What `decorate` refuses beside what it refuses everywhere, by what it says.
+#: Arguments that `decorate` refuses on PyTorch alone, by the text of the error.
 REFUSED = {"parameter 1.weight has no shape yet": _no_shape_yet}

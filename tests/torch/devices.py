@@ -1,7 +1,8 @@
-"""The dtypes that every operation of the vocabulary answers in, on one device beside the CPU.
+"""The dtypes of the results of every operation, on the CPU and on one other device.
 
-As a script it does so on a second device (`unamp_torch.conformance.second_device`), which a process
-has for good or not at all.
+The script compares the CPU with meta tensors, or with PyTorch's second device
+(`unamp_torch.conformance.second_device`). The latter needs a process of its own: once registered,
+it stays.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ POLICIES = [
 ]
 
 
-#: Operations whose answers differ, and why.
+#: Operations whose result dtypes may differ, with the reason.
 EXPLAINED = {
     "grouped_mm": "on meta tensors PyTorch takes no dtype but bfloat16",
 }
 
-#: The same under the lists of PyTorch's own autocast for a CPU, whose parts of operations are
-#: PyTorch's own.
+#: Likewise, under the lists of PyTorch's own autocast for a CPU. Under them PyTorch itself computes
+#: the parts of operations.
 OF_PARTS = {
     "affine_grid": (
         "computed with bmm below autograd, where native autocast meets it on the CPU alone"
@@ -71,7 +72,7 @@ OF_PARTS = {
 def answers(case: Case, policy: Policy | None, device: str) -> list[list[str]]:
     """Return the dtypes of an operation's results, or the name of its error.
 
-    It is called with float32 and with low inputs.
+    The operation is called with float32 inputs, then with low ones.
     """
     return [_answer(case, policy, device, low) for low in (False, True)]
 
@@ -94,11 +95,11 @@ def _answer(case: Case, policy: Policy | None, device: str, low: bool) -> list[s
 def disagreements(
     device: str, policies: Iterable[Policy]
 ) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Give operations, policies, and the answers on the CPU and on a device where those differ.
+    """Yield the operations whose results on the CPU and on a device differ in dtype.
 
-    Those with a reason are left out. Reasons are that the device cannot do the operation outside of
-    regions either (a meta tensor has no numbers, on which a result's shape may depend), that the
-    CPU cannot, and those of `EXPLAINED`.
+    Each comes with the policy and the two answers. Differences with a reason are left out: the
+    device cannot compute the operation outside of regions either (the shape of a result can depend
+    on numbers, which a meta tensor has not), the CPU cannot, or the operation is in `EXPLAINED`.
     """
     names = OPERATIONS.names()
     for op, case in cases().items():
@@ -130,7 +131,7 @@ if __name__ == "__main__":
         found = list(disagreements("meta", [*chosen, Policy("O1", "bfloat16", preset="torch-cpu")]))
     else:
         second_device.register()
-        # Under PyTorch's lists for a CPU the composites are PyTorch's own there, and there alone.
+        # Under PyTorch's lists for a CPU, and there alone, PyTorch itself computes the composites.
         found = list(
             disagreements(second_device.NAME, [p for p in chosen if p.preset != "torch-cpu"])
         )

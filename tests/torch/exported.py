@@ -1,4 +1,4 @@
-"""The network that the tests of exports export."""
+"""The network that the tests of exports write to files."""
 
 from __future__ import annotations
 

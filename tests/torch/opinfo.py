@@ -1,15 +1,15 @@
 """Hold the preset ``torch-cpu`` against ``torch.autocast("cpu")``, bit for bit.
 
-``make conformance-opinfo`` runs it.
+``make conformance-opinfo`` runs this script.
 
-PyTorch tests its own operators with `OpInfo` and its layers with `ModuleInfo`: what they are, and
-example calls. Each call is made twice, once in either region, with the same random numbers. Results
-and gradients have to be the same: their dtypes and every bit. Inputs are float32; all low; and,
-where there are several, the first one low, and all but the first.
+PyTorch tests its own operators with `OpInfo` and its layers with `ModuleInfo`: these list example
+calls. Each call is made twice with the same random numbers, once in either region. Results and
+gradients must have the same dtypes and the same bits. Inputs are all float32, or all low; where
+there are several, also the first alone low, and all but the first.
 
-What differs is listed in ``tests/torch/opinfo.toml``, with the reason. Anything else fails, and so
-does what is listed there and does not differ. Arguments are names of operators or layers; a run of
-all takes some minutes.
+``tests/torch/opinfo.toml`` lists the calls that differ, with the reason. Any other difference
+fails, and so does a listed call that does not differ. Arguments are names of operators or layers; a
+run of all takes some minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LISTED = Path(__file__).with_suffix(".toml")
 
 LOW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
-#: How inputs are given: which of the floating tensors are low, by their number.
+#: Which floating inputs are low, by their number.
 INPUTS: dict[str, Callable[[int], bool]] = {
     "float32": lambda number: False,
     "low": lambda number: True,
@@ -43,14 +43,14 @@ INPUTS: dict[str, Callable[[int], bool]] = {
     "others low": lambda number: number > 0,
 }
 
-#: How a call can differ: torch's own raises and unamp computes, or anything else.
+#: The kinds of difference: torch's own call raises and unamp's computes, or any other.
 COMPUTED, DIFFERS = "computed", "differs"
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Difference(NamedTuple):
-    """One difference that is listed, or was found."""
+    """One difference, listed or found."""
 
     op: str
     inputs: str
@@ -59,17 +59,14 @@ class Difference(NamedTuple):
 
 
 class Call(NamedTuple):
-    """An example: a function and its arguments.
-
-    With them, the parameters that are to have gradients besides.
-    """
+    """An example: a function, its arguments, and further parameters that must have gradients."""
 
     function: Callable[..., Any]
     arguments: Any
     parameters: tuple[Tensor, ...] = ()
 
     def inputs(self) -> Iterable[str]:
-        """Return how its inputs can be given; a layer's are float32, as its parameters are."""
+        """Return the names in `INPUTS` that suit the call; a layer's inputs are float32 alone."""
         floating = sum(
             isinstance(t, Tensor) and t.dtype is torch.float32 for t in tree_leaves(self.arguments)
         )
@@ -83,9 +80,9 @@ class Call(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of a call: what it returned, its gradients, and an error.
+    """The outcome of a call: its results, its gradients, and its error.
 
-    The error is that which ended the call or its backward pass.
+    The error is the one that ended the call or its backward pass.
     """
 
     returned: tuple[Any, ...]
@@ -93,7 +90,7 @@ class Outcome(NamedTuple):
     error: BaseException | None
 
     def is_that_of(self, other: Outcome) -> bool:
-        """Return whether all is the same, to the bit."""
+        """Return whether two outcomes are the same, to the bit."""
         if type(self.error) is not type(other.error):
             return False
         ours, theirs = (*self.returned, *self.gradients), (*other.returned, *other.gradients)
@@ -101,7 +98,7 @@ class Outcome(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare all, or what is named; print what differs; return 0 where that is what is listed."""
+    """Compare all calls, or the named ones; return 0 where the differences are those listed."""
     parser = argparse.ArgumentParser(
         description='Hold the preset torch-cpu against torch.autocast("cpu"), bit for bit.'
     )
@@ -116,8 +113,7 @@ def main(arguments: Sequence[str]) -> int:
         help="at most so many calls of each (default: all)",
     )
     options = parser.parse_args(arguments)
-    # The same numbers from the same kernels, whoever asks;
-    # and no memory that nobody has written to.
+    # The same numbers from the same kernels in both regions, and no uninitialised memory.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
     warnings.simplefilter("ignore")
@@ -144,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def examples(wanted: frozenset[str], at_most: int) -> Iterator[tuple[str, Call]]:
-    """Give PyTorch's example calls, each with the name of its operator or layer."""
+    """Yield PyTorch's example calls, each with the name of its operator or layer."""
     for name, every in (*_operators(wanted), *_layers(wanted)):
         torch.manual_seed(0)
         calls = list(every())
@@ -187,7 +183,7 @@ def _layers(wanted: frozenset[str]) -> Iterator[tuple[str, Callable[[], Iterable
 
 
 def compared(call: Call, how: str, dtype: str) -> tuple[str, str] | None:
-    """Return how a call differs, and what torch's own and unamp give; None where it does not."""
+    """Return the kind of a call's difference, with both outcomes in words; else None."""
 
     def run(region: AbstractContextManager[Any]) -> Outcome:
         return outcome(call, given(call.arguments, INPUTS[how], LOW[dtype]), region)
@@ -197,7 +193,7 @@ def compared(call: Call, how: str, dtype: str) -> tuple[str, str] | None:
     if ours.is_that_of(native):
         return None
     if not run(torch.autocast("cpu", LOW[dtype])).is_that_of(native):
-        return None  # torch's own is not the same as torch's own
+        return None  # torch's own call differs from one time to the next
     if (
         native.error is not None
         and ours.error is None
@@ -208,7 +204,7 @@ def compared(call: Call, how: str, dtype: str) -> tuple[str, str] | None:
 
 
 def given(arguments: Any, is_low: Callable[[int], bool], low: torch.dtype) -> Any:
-    """Return arguments with tensors of their own, those that are to be low in the low dtype."""
+    """Return the arguments with fresh copies of their tensors, the chosen ones in the low dtype."""
     number = -1
 
     def fresh(value: Any) -> Any:
@@ -225,11 +221,11 @@ def given(arguments: Any, is_low: Callable[[int], bool], low: torch.dtype) -> An
 
 
 def outcome(call: Call, arguments: Any, region: AbstractContextManager[Any]) -> Outcome:
-    """Make a call in a region, and its backward pass behind it."""
+    """Make a call in a region, and its backward pass after the region."""
     torch.manual_seed(0)
     try:
         with region:
-            if len(arguments) == 3:  # an operator's
+            if len(arguments) == 3:  # an operator's call, not a layer's
                 returned = tuple(
                     tree_leaves(call.function(arguments[0], *arguments[1], **arguments[2]))
                 )
@@ -255,7 +251,7 @@ def outcome(call: Call, arguments: Any, region: AbstractContextManager[Any]) -> 
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Return whether two results are the same, to the bit; one NaN is as good as another."""
+    """Return whether two results are the same, to the bit; any NaN equals any other."""
     if not (isinstance(ours, Tensor) and isinstance(theirs, Tensor)):
         return bool(ours == theirs) or (ours != ours and theirs != theirs)
     if (ours.dtype, ours.shape, ours.layout) != (theirs.dtype, theirs.shape, theirs.layout):
@@ -288,7 +284,7 @@ def _told(outcome: Outcome) -> str:
 
 
 def listed() -> Iterator[Difference]:
-    """Give the exceptions that are listed."""
+    """Yield the listed exceptions."""
     for entry in tomllib.loads(LISTED.read_text("utf-8")).get("exception", []):
         reason, kind = entry["reason"], entry["kind"]
         if (
@@ -314,7 +310,7 @@ def report(
     *,
     whole: bool,
 ) -> int:
-    """Print the exceptions; return 0 where all are listed, and all that are listed were found."""
+    """Print the exceptions; return 0 where the found ones are exactly the listed ones."""
     known = set(expected)
     grouped: dict[tuple[str, str], list[str]] = defaultdict(list)
     for each in sorted(known & found.keys()):

@@ -1,4 +1,4 @@
-"""The lists of PyTorch's own tests of autocast, with a call for each entry."""
+"""The lists in PyTorch's own tests of autocast, with a call for each entry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 def own_lists(name: str, device: str) -> Any:
     """Return an instance of a class of torch.testing._internal.autocast_test_lists.
 
-    Its imports need more than torch.
+    Only the class is run, from the source: the module's imports need packages beside torch.
     """
     tree = ast.parse(
         (Path(torch.__file__).parent / "testing/_internal/autocast_test_lists.py").read_text(
@@ -28,7 +28,7 @@ def own_lists(name: str, device: str) -> Any:
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested lists and tuples."""
+    """Yield the tensors in nested lists and tuples."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):

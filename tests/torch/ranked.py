@@ -1,6 +1,6 @@
 """One of two processes of `torch.distributed`.
 
-It prints the rank that its trace tells, and how much was recorded.
+It prints the rank in its trace, and the number of records.
 """
 
 from __future__ import annotations

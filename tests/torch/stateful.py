@@ -1,4 +1,4 @@
-"""A network that a second run would change."""
+"""A network whose second run would differ from its first."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Net(nn.Module):
-    """Layers with state, with random numbers, and with others in place."""
+    """Layers with state, with random numbers, and with operations in place."""
 
     def __init__(self) -> None:
         super().__init__()

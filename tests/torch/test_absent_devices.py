@@ -1,6 +1,6 @@
-"""Programs of PyTorch for a device that is not here.
+"""Programs of PyTorch for an absent device keep the policy.
 
-They are read from what reaches kernels of fake tensors, and judged.
+The conformance suite reads each program from the kernels that fake tensors reach, and judges it.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,9 +37,9 @@ read = partial(programs_there.read, "torch")
 
 @pytest.fixture
 def action(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
-    """Replace the function that says what is done about an operator.
+    """Replace the function that chooses the action for an operator.
 
-    No plan outlives the replacement.
+    Plans made before or during the replacement are forgotten.
     """
     plans.forget()
     yield partial(monkeypatch.setattr, plans, "_action")
@@ -66,7 +66,7 @@ def test_kernels_of_a_device_that_is_not_here_are_given_what_the_policy_says(
 
 
 def test_a_cross_entropy_on_cuda_takes_the_logarithm_in_float32() -> None:
-    """Its log_softmax is called with its input's dtype stated, which autocast leaves as it is."""
+    """PyTorch states the input's dtype to log_softmax; autocast obeys a stated dtype."""
     _, program = read("fake:cuda", "mlp", Policy("O1", "bfloat16"))
     assert "reduction: 5 cross_entropy: _log_softmax, float32 -> float32" in program
 
@@ -91,7 +91,7 @@ def test_a_rule_that_is_another_than_the_policys_is_caught(action: Callable[[Any
 def test_every_network_takes_the_same_decisions_eagerly_traced_and_on_the_cpu(network: str) -> None:
     if network == "lstm" and torch.backends.cuda.is_built():
         with pytest.raises(Unreadable, match="its kernel asks for the device itself"):
-            # it is cuDNN's
+            # the kernel is cuDNN's
             read("fake:cuda", network, Policy("O1", "float16"))
         return
     wrong, program = read("fake:cuda", network, Policy("O1", "float16"))
@@ -107,9 +107,9 @@ def test_gradients_are_computed_in_the_dtypes_of_what_they_are_the_gradients_of(
 
 @pytest.fixture
 def gradients_under(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType, Policy], None]:
-    """Compute the gradients that a module asks for with another policy in force.
+    """Compute the gradients that a module asks for under another policy.
 
-    They get the dtypes that they had.
+    Their dtypes stay right; their computation does not.
     """
 
     def put(module: ModuleType, policy: Policy) -> None:
@@ -172,7 +172,7 @@ def test_a_traced_graph_whose_gradients_are_others_is_caught(
 
 @pytest.fixture
 def region_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Policy], None]:
-    """Read one of the programs beside that of the device under another policy."""
+    """Read a program with the device's region under another policy."""
 
     def put(name: str, wrong: Policy) -> None:
         real = Subject.region_for
@@ -202,9 +202,9 @@ def test_another_rule_on_the_cpu_is_caught(region_on: RegionOn) -> None:
 
 
 def test_gradients_are_those_of_the_engine() -> None:
-    """The gradients are the same bit by bit.
+    """Check gradients bit by bit.
 
-    A tensor is used twice, one is broadcast, one is not used, and dtypes differ.
+    One tensor is used twice, one is broadcast, one is not used, and dtypes differ.
     """
     torch.manual_seed(0)
     x, w, b, unused = torch.randn(4, 8), torch.randn(8, 8), torch.randn(8), torch.randn(2)
@@ -275,9 +275,9 @@ def test_an_operation_whose_rule_is_flipped_is_caught(
 
 
 def test_an_operation_that_the_default_preset_denies_is_one_whole_on_cuda() -> None:
-    """PyTorch's lists follow the operation by its parts.
+    """PyTorch's lists name only parts of `pairwise_distance`.
 
-    The first of these subtracts in the dtype of the inputs.
+    The first part subtracts in the dtype of the inputs.
     """
     assert {
         result.status for result in probed(Subject("torch", "fake:cuda"), "pairwise_distance")
@@ -320,9 +320,9 @@ LISTED: dict[str, Any] = {
 @pytest.mark.parametrize("preset", ["own", "native"])
 @pytest.mark.parametrize(("device", "own"), [("mps", "torch-mps"), ("xpu", "torch-cuda")])
 def test_pytorchs_own_lists_for_other_devices(device: str, own: str, preset: str) -> None:
-    """Fake tensors go through PyTorch's dispatcher as those of a device that is there.
+    """Fake tensors go through PyTorch's dispatcher as tensors of a present device do.
 
-    Where a GPU is, they ask for it.
+    On a machine with a GPU they need the device itself.
     """
     region = Region(
         Policy("O1", "bfloat16", preset=own if preset == "own" else "native"), device=device
@@ -349,7 +349,7 @@ def test_pytorchs_own_lists_for_other_devices(device: str, own: str, preset: str
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3", "OD"])
 def test_every_level_on_another_accelerator(level: str) -> None:
-    """A device that is not there is asked what the CPU is asked."""
+    """An absent device answers in the CPU's dtypes."""
     policy = Policy(level, "bfloat16")
     with FakeTensorMode():
         for op, call in LISTED.items():

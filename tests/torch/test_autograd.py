@@ -1,4 +1,7 @@
-"""Gradients: their dtypes, where backward runs, checkpointing, and torch.func."""
+"""Gradients have the dtypes of their forward pass, wherever backward runs.
+
+Checkpointing and torch.func are tested, too.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from unamp import Policy, policy_region
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 
-#: One that native autocast carries out alone as far as it can,
-#: and ones that take over common operations.
+#: A policy that native autocast carries out alone as far as it can, and policies for which unamp
+#: takes over common operations.
 POLICIES = [
     Policy("O1", "bfloat16"),
     Policy("O1", "bfloat16", preset="torch-cpu"),
@@ -74,7 +77,7 @@ def test_gradient_accumulation_stays_in_float32_while_add_is_allowed(inside: boo
         for loss in losses:
             loss.backward()
     assert w.grad.dtype == F32
-    assert w.grad.item() == 1.0 + 2**-9  # which bfloat16 cannot hold
+    assert w.grad.item() == 1.0 + 2**-9  # bfloat16 has no such number
     x = torch.ones(4, requires_grad=True)
     with policy_region(ADD):
         fan_out = (torch.tanh(x), torch.tanh(x), torch.tanh(x))
@@ -94,7 +97,7 @@ def test_backward_inside_a_region_is_backward_outside_bit_for_bit(policy: Policy
         loss = model(x).float().square().mean()
     loss.backward()
     outside = gradients(model)
-    # Within `native`, torch's own AMP casts in backward, too: that is what it stands for.
+    # With `native`, torch's own AMP stays on and casts in backward, too.
     for around in [*(p for p in POLICIES if p.preset != "native"), Policy(enabled=False)]:
         with policy_region(policy):
             loss = model(x).float().square().mean()
@@ -126,7 +129,7 @@ def test_double_backward(policy: Policy) -> None:
     model.zero_grad(set_to_none=True)
     outside = penalty(policy_region(Policy(enabled=False)))
     assert {g.dtype for g in inside} == {F32}
-    assert len(inside) == 7  # all but the last bias, which the gradient does not depend on
+    assert len(inside) == 7  # the last bias is missing: the gradient does not depend on it
     assert all_equal(inside, outside)
 
 
@@ -259,7 +262,7 @@ FUNC_POLICIES = [
 def test_torch_func_gives_what_autograd_gives(policy: Policy) -> None:
     x = torch.rand(3, 3) / 4
     leaf = x.clone().requires_grad_()
-    with policy_region(policy.replace(cache=False)):  # which torch.func's tensors have none of
+    with policy_region(policy.replace(cache=False)):  # tensors of torch.func have no cache of casts
         value = scalars(leaf)
         expected = torch.autograd.grad(value, leaf)[0]
         found = torch.func.grad(scalars)(x)
@@ -369,7 +372,7 @@ def test_operations_that_vmap_takes_apart_are_whole(policy: Policy) -> None:
 
 @pytest.mark.parametrize("preset", ["unamp", "torch-cuda", "paddle", "tensorflow", "apex"])
 def test_a_layer_with_a_bias_is_one_operation_under_grad_too(preset: str) -> None:
-    """PyTorch takes it apart there, and not every preset lists the parts."""
+    """torch.func takes `linear` apart, and not every preset lists its parts."""
     x, w, bias = torch.rand(2, 3), torch.rand(4, 3), torch.rand(4)
     seen = []
 
@@ -434,7 +437,7 @@ def test_other_peoples_autocast_in_the_same_process_is_unaffected() -> None:
             (x @ x).dtype,
         )
     with policy_region(Policy("O3", "bfloat16", deny=("add", "mm"))), unamp.trace():
-        # every kernel there is gets installed
+        # installs every kernel that there is
         plain(x)
     with torch.autocast("cpu"):
         after = (

@@ -1,4 +1,4 @@
-"""Where the compiled kernels are kept and found, and what the environment decides about them."""
+"""The environment and the caches decide where compiled kernels are kept and found."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from unamp import FrameworkNotSupported
 
 @pytest.fixture
 def brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the place of what a wheel would bring.
+    """Return the folder of the kernels that a wheel would bring.
 
-    Nothing is built, and the environment, which has the tools, asks for nothing.
+    Nothing is built. The environment has the tools to build, and asks for no kernels.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("UNAMP_TORCH_COMPILED", raising=False)

@@ -1,6 +1,6 @@
-"""Operators that only choose between operations.
+"""Operators that only choose between operations leave the rule to the chosen one.
 
-With them, operators without a tensor that are made of others.
+Operators that take no tensor and are made of other operators are tested, too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unamp import Policy, policy_region
 
 F32, F16 = torch.float32, torch.float16
 
-#: How `pad` is made to choose each operation: the mode, and over how many dimensions.
+#: The mode and the number of dimensions with which `pad` chooses each operation.
 PADS = {
     "constant_pad_nd": ("constant", 2),
     "circular_pad": ("circular", 2),

@@ -1,6 +1,6 @@
-"""Regions inside compiled functions and around them.
+"""Regions inside compiled functions and around them give eager mode's dtypes.
 
-They give the right dtypes, never a stale graph, and are really compiled.
+No graph is stale, and functions are really compiled.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def same(a: tuple[Tensor, ...], b: tuple[Tensor, ...], exact: bool = True) -> bo
 def test_a_region_around_gives_eagers_dtypes(backend: str) -> None:
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     several = (None, A, NATIVE, B, Policy("O3", "float16"), A, None)
-    for policy in several if backend != "inductor" else (A, None, A):  # which is slow to compile
+    for policy in several if backend != "inductor" else (A, None, A):  # inductor is slow to compile
         if policy is None:
             found = compiled(x, w)
         else:
@@ -105,7 +105,7 @@ def test_nested_regions_do_not_get_stale_graphs() -> None:
                     assert same(compiled(x, w), eager(None))
             assert same(compiled(x, w), eager(A))
         assert same(compiled(x, w), eager(None))
-    # one for each policy, one where it is switched off, and one outside
+    # one for each policy, one with the policy switched off, and one outside
     assert counter.frame_count == 4
 
 
@@ -132,7 +132,7 @@ def test_equal_policies_share_a_graph() -> None:
             compiled(x, w)
         with unamp.autocast("cpu", allow=("add", torch.exp)):
             compiled(x, w)
-    assert counter.frame_count <= 2  # once for "cpu", once for wherever the tensors are
+    assert counter.frame_count <= 2  # once for "cpu", once for the devices of the tensors
 
 
 # --- a region inside ------------------------------------------------------------------------------
@@ -262,13 +262,13 @@ def test_a_region_object_from_outside_the_function() -> None:
         found, said = torch.compile(uses, backend="aot_eager", fullgraph=True)(x, w), ""
     except Exception as error:
         found, said = None, str(error).lower()
-    # In one graph either it works, or the error says what cannot be traced.
+    # The compiler makes one graph, or the error names what it cannot trace.
     assert same(found, eager(A)) if found else "region" in said or "context manager" in said
     assert unamp.current_policy() is None
 
 
 class Held:
-    """One place for one policy after another."""
+    """An object that holds one policy after another."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -496,7 +496,7 @@ def run(cache: Path, backend: str, *lists: str) -> tuple[list[str], int]:
     return done.stdout.splitlines(), int(done.stderr.split()[-1])
 
 
-# what the cache on disk tells policies apart by is for graphs of this process, too
+# The cache on disk and the graphs of this process tell policies apart by the same means.
 @pytest.mark.beside_kernels
 def test_a_later_process_with_the_same_cache_and_another_policy(tmp_path: Path) -> None:
     first, _ = run(tmp_path, "inductor", "add/")
@@ -508,9 +508,9 @@ def test_a_later_process_with_the_same_cache_and_another_policy(tmp_path: Path) 
 
 
 def test_a_librarys_default_is_traced_anew_for_what_is_in_force_around_it() -> None:
-    """Nothing, a region, one that switches off, and PyTorch's own AMP are four things.
+    """Each state around the call has its own graph, in whatever order the states come.
 
-    They are four in whatever order they come.
+    They are: nothing, a region, a region that switches off, and PyTorch's own AMP.
     """
 
     def product(x: torch.Tensor) -> torch.Tensor:

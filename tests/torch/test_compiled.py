@@ -1,6 +1,6 @@
-"""Where the compiled kernels are looked for, and what the environment can say.
+"""The environment and the versions decide which compiled kernels are loaded.
 
-What they do, every other test shows: it runs with them and without.
+Every other test shows what the kernels do: it runs with them and without.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import unamp
 from unamp import Policy, policy_region
 from unamp.adapter import major_minor
 
-#: The programs of a test are told which kernels to take.
+#: The programs of these tests are told which kernels to take.
 told = pytest.mark.either_kernels
 
 REGION = """
@@ -107,7 +107,7 @@ def test_a_damaged_module_is_an_error_and_no_crash(tmp_path: Path) -> None:
     assert "run python -m unamp_torch again" in done.stderr
 
 
-#: As `unamp doctor` reports it: in what the kernels run, and which ones a wheel brings.
+#: As `unamp doctor` reports: the kernels' language, and the kernels that a wheel brought.
 DOCTOR = """
 import json, torch, unamp_torch
 from unamp.adapter.registry import adapter_for
@@ -124,7 +124,7 @@ torch.__version__ = torch.version.__version__ = "2.99.0"
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """Return a copy of the adapter, into which a test puts what a wheel would.
+    """Return a copy of the adapter, into which a test puts the kernels of a wheel.
 
     Nothing is built for the user.
     """
@@ -200,7 +200,7 @@ def test_a_library_of_a_wheel_runs_with_the_torch_that_it_is_made_for_and_refuse
     kernels, brought, file = doctor(installed, wanted="1")
     assert (kernels, file) == ("C++", str(place))
     assert brought == f"for {place.parent.name.replace('-', ' ')}"
-    bring(installed, "2.99", library)  # under a name that is not its own
+    bring(installed, "2.99", library)  # a library for one version under the name of another
     assert doctor(installed, ANOTHER_TORCH) == [
         "Python",
         (
@@ -221,7 +221,7 @@ def test_a_torch_between_releases_takes_nothing_of_a_wheel(
 
 
 def test_the_stable_abi_of_libtorch_has_not_what_the_kernels_use() -> None:
-    # Where it has, one library could serve several minor versions: see `unamp_torch.compiled`.
+    # If it had, one library could serve several minor versions: see `unamp_torch.compiled`.
     include = Path(torch.__file__).parent / "include"
     folders = [
         include / folder
@@ -251,7 +251,7 @@ def test_casts_of_parameters_are_kept_until_the_outermost_region_closes() -> Non
         with policy_region(Policy(dtype="bfloat16", allow="mul")):
             weight * weight
     low = [tensor.data_ptr() for tensor in seen if tensor.dtype == torch.bfloat16]
-    kept = major_minor(torch.__version__) >= (2, 11)  # before that, no cast is
+    kept = major_minor(torch.__version__) >= (2, 11)  # older versions keep no cast
     assert len(set(low[:4])) == (1 if kept else 4), "cast anew for the same parameter"
     assert set(low[4:6]).isdisjoint(low[:4]), "a parameter that has changed is cast anew"
     assert set(low[6:]).isdisjoint(low[4:6]), "a new region begins with nothing"

@@ -1,4 +1,4 @@
-"""Operations that are made of other operations: the whole follows its own rule."""
+"""A composite follows its own rule as a whole, not the rules of its parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mat(dtype: torch.dtype = F32) -> Tensor:
     return (torch.rand(4, 4) + 0.5).to(dtype)
 
 
-#: Functions that torch computes with other operations, which have rules of their own: the
+#: Functions that torch computes with other operations, which have rules of their own. The
 #: function's rule holds.
 COMPOSITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "normalize": lambda x, y: F.normalize(x),
@@ -161,7 +161,7 @@ def test_denying_a_part_denies_the_whole() -> None:
         assert (x @ w).dtype == BF16
 
 
-NEAR = torch.linspace(1.0, 1.01, 24)  # in bfloat16 it has few numbers that differ
+NEAR = torch.linspace(1.0, 1.01, 24)  # bfloat16 has few different numbers in this range
 NEARER = NEAR + 1e-3
 
 
@@ -169,9 +169,9 @@ NEARER = NEAR + 1e-3
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: torch.isclose(NEAR, NEARER),  # with a tolerance it computes
+        lambda: torch.isclose(NEAR, NEARER),  # computes where there is a tolerance
         lambda: torch.allclose(NEAR, NEARER, atol=2e-3),
-        lambda: torch.isin(NEAR[::2], NEAR[1::2].repeat(30)),  # of many numbers it sorts
+        lambda: torch.isin(NEAR[::2], NEAR[1::2].repeat(30)),  # sorts where there are many numbers
         # counts in a tensor are an index
         lambda: torch.repeat_interleave(NEAR, torch.ones(24, dtype=torch.long)),
     ],

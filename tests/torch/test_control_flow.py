@@ -1,6 +1,6 @@
-"""Operators that take functions, which PyTorch keeps in Python.
+"""Rules reach inside the operators that take functions, as if the functions were called.
 
-Rules reach inside, as if the functions were called.
+PyTorch keeps these operators (`cond`, `while_loop`, `scan`, `map`) in Python.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def with_while_loop(x: Tensor, w: Tensor) -> Tensor:
 
 
 def initial(x: Tensor) -> Tensor:
-    """Return the first carry.
+    """Return the first carry, which has a gradient where the input has one.
 
-    Where it has no gradient, PyTorch before 2.13 loses those of all later ones, in no region too.
+    Else PyTorch before 2.13 loses the gradients of all later carries, in no region too.
     """
     return torch.zeros(4, requires_grad=x.requires_grad)
 
@@ -82,7 +82,7 @@ def scanned(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return carry, torch.stack(rows)
 
 
-#: Each operator, and the same in Python.
+#: Each operator, and the same computation in plain Python.
 WRITTEN_OUT: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "cond": (with_cond, chosen),
     "while_loop": (with_while_loop, lambda x, w: (((x @ w).float() @ w).float() @ w).float()),
@@ -117,7 +117,7 @@ def test_gradients_are_those_of_what_is_written_out(op: str, policy: Policy) -> 
         leaves = [t.clone().requires_grad_() for t in (x, w)]
         with policy_region(
             policy.replace(cache=False)
-        ):  # with it, gradients of all uses are summed low where it is written out
+        ):  # the plain Python would sum the gradients of a cached cast's uses in low
             out = function(*leaves)
         torch.autograd.backward(
             [t.float().sum() for t in ((out,) if isinstance(out, Tensor) else out)]
@@ -128,7 +128,7 @@ def test_gradients_are_those_of_what_is_written_out(op: str, policy: Policy) -> 
     if op != "scan":
         assert same(found, expected)
         return
-    # It has a plan of its own for what is kept and what is computed again: one rounding apart.
+    # `scan` keeps and recomputes other values than the plain Python: one rounding apart.
     unit = torch.finfo(getattr(torch, policy.dtype)).eps
     for a, b in zip(found, expected, strict=True):
         assert a.dtype == b.dtype
@@ -211,9 +211,9 @@ def test_an_operator_that_is_made_in_a_region() -> None:
 
 
 def test_an_operator_that_cannot_be_hooked_raises_in_a_region_and_nothing_else_does() -> None:
-    """A version of PyTorch may make the graphs of backward passes otherwise.
+    """Another version of PyTorch may make the graphs of backward passes otherwise.
 
-    In silence, gradients would go wrong.
+    Without the error, gradients would be wrong in silence.
     """
     code = """
 import torch, importlib

@@ -1,10 +1,10 @@
-"""The decisions for CUDA, on fake CUDA tensors.
+"""The dtypes of operations on CUDA, decided on fake CUDA tensors.
 
-These carry device, shape and dtype through torch's real dispatcher.
+Fake tensors take device, shape and dtype through torch's real dispatcher.
 
-What asks for the device itself (cuDNN's and attention's choice of a kernel, the engine of the
-backward pass) cannot run on fake tensors without a GPU, region or not; gradients are tested on the
-CPU, and read in test_absent_devices.py.
+Some code asks for the device itself: cuDNN's and attention's choice of a kernel, and the engine of
+the backward pass. That code cannot run on fake tensors without a GPU, region or not. Gradients are
+tested on the CPU, and read in test_absent_devices.py.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ LISTS = {
     "torch_expect_builtin_promote": ("given", torch),
 }
 
-#: What fake tensors cannot run without a GPU, region or not, in one build of torch or another.
+#: Operations that fake tensors cannot run without a GPU, region or not, in some build of torch.
 NOT_FAKE = {
     "_convolution": "asks the driver, in some builds with CUDA",
     "cudnn_convolution": "asks cuDNN",
@@ -176,7 +176,7 @@ NOT_FAKE = {
 
 @cache
 def cannot_run() -> frozenset[str]:
-    """Operations that fake tensors cannot run here without a region."""
+    """Return the operations that fake tensors cannot run here, outside of regions."""
 
     def wide(value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -206,7 +206,7 @@ def test_everything_on_torchs_own_cuda_lists(attribute: str, preset: str, dtype:
         kwargs = rest[0] if rest and isinstance(rest[0], dict) else {}
         want = {"low": LOW[dtype], "float32": F32, "given": rest[-1] if rest else None}[category]
         if preset == "unamp" and name in ("bilinear", "tensordot"):
-            want = LOW[dtype]  # products, which torch promotes
+            want = LOW[dtype]  # products; torch promotes them
         for call in [getattr(module, name, None), getattr(torch.Tensor, name, None)]:
             if call is None:
                 continue
@@ -217,8 +217,8 @@ def test_everything_on_torchs_own_cuda_lists(attribute: str, preset: str, dtype:
                     found = {repr(error)[:200]}
             if found != {want}:
                 wrong[name] = found
-    # torch's own promotion knows one low dtype only:
-    # float16 among the arguments is refused under bfloat16.
+    # torch's own promotion accepts one low dtype alone: under bfloat16 it refuses a float16
+    # argument.
     if preset == "native" and dtype == "bfloat16":
         wrong = {name: found for name, found in wrong.items() if "prioritize" not in str(found)}
     assert not wrong
@@ -279,7 +279,7 @@ def test_regions_for_different_devices_nest() -> None:
     with gpu(Policy("O1", "float16", **EVERYTHING)):
         with unamp.autocast("cpu", "bfloat16", allow="mm"):
             assert dtypes("cpu")[0] == BF16
-            # As with torch.autocast: a region for one device does not end another device's.
+            # As with torch.autocast, a region for one device does not end a region for another.
             assert dtypes("cuda") == [F16, F16, F32]
         assert dtypes("cuda") == [F16, F16, F32]
         assert dtypes("cpu") == [F32, F32, BF16]
@@ -287,7 +287,7 @@ def test_regions_for_different_devices_nest() -> None:
 
 def test_the_dtype_that_is_not_said_is_the_devices() -> None:
     with gpu(unamp.autocast("cuda").policy.replace(enabled=True)):
-        # of a GPU that is not there it is off
+        # for an absent GPU a region is off, so switch it on
         assert dtypes("cuda")[0] == F16
         assert unamp.get_autocast_dtype() == "float16"
     with unamp.autocast("cpu"):
@@ -317,8 +317,8 @@ def test_state_of_both_devices_is_as_before(native_state: Callable[[], Any]) -> 
 @pytest.mark.parametrize("preset", ["torch-cuda", "unamp"])
 def test_what_cuda_autocast_does_by_itself_is_not_intercepted(preset: str, dtype: str) -> None:
     explained = unamp.explain(Policy("O1", dtype, preset=preset), "torch", "gpu")
-    # The promote list is not among it: torch's promotion refuses the low dtype that is not the
-    # region's. And cross_entropy's log_softmax stays low there.
+    # Without the promote list, for torch's promotion refuses the low dtype that is not the
+    # region's; and without cross_entropy, whose log_softmax torch leaves low.
     common = [op for op in CALLS if op not in ("cat", "stack", "dot", "addcmul", "cross_entropy")]
     assert {op: explained[op].how["torch", "gpu"] for op in common} == dict.fromkeys(
         common, How.NATIVE
@@ -342,7 +342,7 @@ def test_an_ordinary_network_meets_no_kernel_of_ours() -> None:
     codes = {action.__code__ for action in actions}
 
     def profile(frame: Any, event: str, argument: Any) -> None:
-        # A kernel that another policy of this process needed only passes the call on.
+        # A kernel that another policy of this process has installed passes the call on.
         if event == "call" and frame.f_code in codes:
             called.append(frame.f_code.co_name)
 
@@ -358,9 +358,9 @@ def test_an_ordinary_network_meets_no_kernel_of_ours() -> None:
 
 
 def test_plans_for_a_machine_with_a_gpu_cover_both_devices() -> None:
-    """Without a GPU the plan of `device_type=None` does not cover one.
+    """Check the GPU's part of a plan by itself.
 
-    Each device's part of the plan can be seen.
+    Without a GPU, the plan of `device_type=None` does not cover one.
     """
     policy = Policy("O1", "float16", allow="add")
     assert plans.plan(policy, "gpu").devices == ("cuda",)

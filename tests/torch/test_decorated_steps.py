@@ -1,7 +1,4 @@
-"""A decorated optimizer's state between steps is nobody's memory.
-
-It hides no change of a parameter.
-"""
+"""The state of a decorated optimizer hides no change of a parameter between steps."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ import unamp
 def decorated(
     dtype: str, size: tuple[int, ...] = (7, 9), **kwargs: Any
 ) -> tuple[nn.Parameter, torch.optim.Optimizer]:
-    """A single parameter whose optimizer has taken a step, and so has what it keeps."""
+    """Return a parameter and its decorated optimizer, which has taken one step."""
     network = nn.ParameterList([nn.Parameter(torch.randn(size))])
     optimizer = sgd(network, **{"lr": 0.0} | kwargs)
     unamp.decorate(network, optimizer, "O2", dtype)
@@ -100,7 +97,7 @@ def test_a_master_weight_that_is_lost_follows_when_its_parameter_is_mended(
     dtype: str, zero: float
 ) -> None:
     parameter, optimizer = decorated(dtype, lr=1.0)
-    for bits in (-1, 0x7FFFFFFF, 0x7F800001):  # of NaN, which to round as a number would give 0
+    for bits in (-1, 0x7FFFFFFF, 0x7F800001):  # NaNs; rounded as numbers, some would become 0
         lost = torch.full(parameter.shape, bits, dtype=torch.int32).view(torch.float32)
         parameter.grad = None
         state = optimizer.state_dict()
@@ -167,7 +164,7 @@ def test_parameters_that_leave_and_come_back() -> None:
 
 def test_an_optimizer_is_let_go_with_all_that_it_keeps() -> None:
     parameter, optimizer = decorated("bfloat16")
-    parameter.register_hook(lambda gradient, owner=optimizer: None)  # a cycle through what it keeps
+    parameter.register_hook(lambda gradient, owner=optimizer: None)  # a reference cycle
     gone = weakref.ref(parameter)
     del parameter, optimizer
     gc.collect()

@@ -1,4 +1,4 @@
-"""Training with low parameters is float32 training: what a step takes, gives and puts back."""
+"""Training with low parameters steps, saves and restores as float32 training does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`unamp.decorate` on PyTorch: low parameters, float32 master weights."""
+"""`unamp.decorate` on PyTorch gives low parameters and float32 master weights."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_tied_and_frozen_parameters() -> None:
     kept = Tied()
     unamp.decorate(kept, level="O2", excluded_layers=kept.head)
     assert kept.embedding.weight.dtype is F32
-    network.frozen.requires_grad_(True)  # gets its master weight when it is first stepped
+    network.frozen.requires_grad_(True)  # gets its master weight at its first step
     with unamp.autocast(dtype="float16", level="O2"):
         network(torch.arange(5)).float().square().sum().backward()
     optimizer.step()
@@ -180,7 +180,7 @@ def test_what_is_saved_of_a_network(save_dtype: str) -> None:
     for parameter in network.parameters():
         parameter.data.zero_()
     network.load_state_dict(state)
-    if save_dtype != "bfloat16":  # which has fewer digits
+    if save_dtype != "bfloat16":  # bfloat16 has fewer digits
         assert all(map(torch.equal, before, values(network)))
     assert {p.dtype for p in network["body"].parameters()} == {torch.float16, F32}
 

@@ -1,6 +1,6 @@
-"""Regions on other devices than a CPU and CUDA's.
+"""Regions cover devices other than the CPU and CUDA.
 
-They are meta tensors, fake ones, and a second device that stores on the CPU.
+These are meta tensors, fake tensors, and a second device that stores its numbers on the CPU.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ GPU = torch.cuda.is_available()
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
-#: A region with a device that compiled kernels do not know is carried out in Python,
-#: on the CPU as well.
+#: Compiled kernels do not know this device: its regions run in Python, on the CPU as well.
 SECOND = pytest.param("second", marks=pytest.mark.beside_kernels)
 
 
 @pytest.mark.parametrize("device", ["meta", SECOND])
 def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
-    """The test has a process of its own.
+    """Compare in a process of its own, which sees no GPU.
 
-    PyTorch's second device is there for good, and a GPU would be the accelerator.
+    PyTorch's second device cannot be unregistered, and a GPU would be the accelerator instead.
     """
     assert (
         json.loads(python(HERE / "devices.py", device, **no_gpu.ENVIRONMENT).splitlines()[-1]) == []
@@ -46,7 +45,7 @@ def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
 @pytest.mark.either_kernels
 @pytest.mark.parametrize("compiled", ["0", ""])
 def test_regions_around_several_devices(compiled: str) -> None:
-    """See the script. With kernels in Python, and with those in C++ where they are built."""
+    """Run the script with kernels in Python, and with those in C++ where they are built."""
     python(
         "-W", "ignore", HERE / "two_devices.py", **no_gpu.ENVIRONMENT, UNAMP_TORCH_COMPILED=compiled
     )
@@ -140,7 +139,7 @@ def test_inference_mode_in_a_region_that_names_none_is_refused() -> None:
             F.softmax(x, -1)
         with unamp.autocast("cpu", "float16"):
             if GPU:
-                # with kernels that see the tensors of every device that the inner region leaves out
+                # the kernels see tensors of every device that the inner region leaves out
                 assert ((x @ x).dtype, F.softmax(x @ x, -1).dtype, (here @ here).dtype) == (
                     BF16,
                     F32,
@@ -149,7 +148,7 @@ def test_inference_mode_in_a_region_that_names_none_is_refused() -> None:
             else:
                 with pytest.raises(NotExpressible):
                     F.softmax(x, -1)
-    with torch.inference_mode(), unamp.autocast("cpu", "bfloat16"):  # which leaves them alone
+    with torch.inference_mode(), unamp.autocast("cpu", "bfloat16"):  # leaves the kernels alone
         assert F.softmax(x.bfloat16(), -1).dtype == BF16
     assert unamp.current_policy() is None
 

@@ -1,6 +1,6 @@
-"""The dialects on PyTorch: torch's own beside torch's.
+"""The dialects on PyTorch answer as the frameworks' own modules do.
 
-The other frameworks' examples run on torch tensors.
+torch's dialect runs beside torch's own; the other frameworks' examples run on torch tensors.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_other_dtypes_warn_and_switch_off(dtype: torch.dtype) -> None:
 
 
 def test_cuda_means_cuda_as_in_torch() -> None:
-    """Without a GPU both warn and do nothing; with one, both leave the CPU alone."""
+    """Without a GPU both warn and do nothing; with a GPU both leave the CPU alone."""
     x = torch.rand(2, 2)
     seen = []
     for module in (cuda.amp, torch.cuda.amp):
@@ -133,7 +133,7 @@ def test_regions_of_one_device_nest_as_torchs() -> None:
         seen = []
         with module.autocast("cpu", F16):
             seen.append((x @ x).dtype)
-            with module.autocast("cpu"):  # None is the dtype around it
+            with module.autocast("cpu"):  # None means the dtype of the region around
                 seen.append((x @ x).dtype)
             with module.autocast("cpu", BF16):
                 seen.append((x @ x).dtype)
@@ -183,7 +183,7 @@ def test_custom_functions() -> None:
     out.sum().backward()
     assert Square.seen == [F32, False, False]
     assert (out.dtype, x.grad.dtype) == (F32, BF16)
-    # outside regions: nothing
+    # outside regions: nothing changes
     assert cuda.amp.custom_fwd(cast_inputs=F16)(lambda ctx, x: x)(types.SimpleNamespace(), x) is x
 
 
@@ -191,7 +191,7 @@ def test_custom_functions() -> None:
 
 
 def trained(make: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
-    """Steps of one parameter with a scaler; each tells what a user could see."""
+    """Step one parameter with a scaler; return what a user could see after each step."""
     w = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([w], 0.125)
     scaler = make()
@@ -310,9 +310,9 @@ def test_mistakes_raise_what_torchs_own_raises(name: str) -> None:
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.LBFGS])
 @pytest.mark.parametrize("spelling", ["position", "keyword"])
 def test_a_closure_is_refused_in_either_spelling(optimizer: Any, spelling: str) -> None:
-    """torch's own scaler lets a closure by position through.
+    """torch's own scaler accepts a closure by position.
 
-    It would step with gradients that are scaled and not checked.
+    The closure would step with scaled, unchecked gradients.
     """
     w = nn.Parameter(torch.ones(1))
     scaler, stepped = amp.GradScaler("cpu", 1024.0), optimizer([w], lr=0.5)
@@ -346,7 +346,7 @@ def test_a_disabled_scaler_steps_outside_the_policy_around_it() -> None:
     with amp.autocast("cpu", dtype=BF16):
         amp.GradScaler("cpu", enabled=False).step(Optimizer([w], 0.5))
         amp.GradScaler("cpu", enabled=False).step(Optimizer([w], 0.5), lambda: None)
-    assert low == [F32, BF16]  # a closure computes the loss, and needs the policy
+    assert low == [F32, BF16]  # the closure computes the loss, so it needs the policy
 
 
 def test_a_disabled_scaler_steps_and_returns_what_the_optimizer_does() -> None:
@@ -555,7 +555,7 @@ def test_kerass_loss_scale_optimizer() -> None:
 def test_the_modules_below_torchs_packages_can_be_imported_from(package: str, module: str) -> None:
     torchs = importlib.import_module(f"torch.{package}.{module}")
     ours = importlib.import_module(f"unamp.dialects.torch.{package}.{module}")
-    inner_state = {"OptState"}  # of torch's scaler, which holds it by optimizer
+    inner_state = {"OptState"}  # torch's scaler keeps its state by optimizer
     assert set(ours.__all__) == set(torchs.__all__) - inner_state
     whole = importlib.import_module(f"unamp.dialects.torch.{package}")
     for name in ours.__all__:

@@ -1,4 +1,4 @@
-"""`torch.distributions` in a region: draws and their probabilities are those outside of it."""
+"""`torch.distributions` draws the same numbers and probabilities in a region as outside."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ POLICIES = [
 
 A, B = torch.tensor([0.6, 1.1, 1.4]), torch.tensor([1.3, 0.7, 0.9])
 
-#: Distributions, and what they are made of. In bfloat16 most of them drew what is infinite, raised,
-#: or were more probable than 1.
+#: Distributions and their parameters. Computed in bfloat16, most drew infinities, raised, or gave
+#: probabilities above 1.
 MADE: dict[str, tuple[Callable[..., distributions.Distribution], tuple[Tensor, ...]]] = {
     "Beta": (distributions.Beta, (A, B)),
     "Categorical": (distributions.Categorical, (A / A.sum(),)),
@@ -46,7 +46,7 @@ MADE: dict[str, tuple[Callable[..., distributions.Distribution], tuple[Tensor, .
 
 
 def _drawn(name: str, low: torch.dtype = torch.float32) -> list[Tensor]:
-    """Draw from a distribution; return that, how probable it is, the entropy, and gradients."""
+    """Return a draw from a distribution, its log probability, the entropy, and gradients."""
     make, values = MADE[name]
     parameters = [value.to(low, copy=True).requires_grad_() for value in values]
     torch.manual_seed(0)
@@ -68,7 +68,7 @@ def test_draws_and_their_probabilities_are_those_outside_of_the_region(
     outside = _drawn(name)
     with policy_region(policy):
         inside = _drawn(name)
-    # What is made of another adds up what its transforms return, by the policy.
+    # A transformed distribution adds up the results of its transforms, under the policy.
     transformed = isinstance(MADE[name][0](*MADE[name][1]), distributions.TransformedDistribution)
     for mine, theirs in zip(inside, outside, strict=True):
         assert torch.isfinite(mine).all()

@@ -1,4 +1,4 @@
-"""`unamp drift` with a function of one's own, whose operations are traced."""
+"""`unamp drift` traces the operations of a user's own function."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Errors about dtypes that PyTorch raises in a region have a note.
 
-It names the policy, the tensors and what to deny.
+The note names the policy, the tensors, and the operation to deny.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def notes(error: BaseException) -> list[str]:
 
 
 def put_in(boxes: Tensor) -> Tensor:
-    """Put decoded boxes where a float32 tensor waits for them, as detection networks do."""
+    """Put decoded boxes into a float32 tensor, as detection networks do."""
     kept = torch.zeros(4, 4)
     boxes = boxes * 2
     kept[torch.arange(4)] = boxes

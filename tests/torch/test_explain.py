@@ -1,4 +1,4 @@
-"""The answers of `unamp.explain` about torch, against what torch then does."""
+"""The answers of `unamp.explain` about torch agree with what torch then does."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_custom_list_intercepts_its_operations() -> None:
     found = how(
         Policy("O1", "bfloat16", preset="torch-cpu", allow=("add", "exp"), deny="mm"), "cpu"
     )
-    # Functions that torch makes of them are looked after as well, so that each keeps its own rule.
+    # Functions that torch makes of these are intercepted as well, so that each keeps its own rule.
     assert {op for op in found if found[op] is not usual[op]} >= {"add", "exp", "mm"}
     for op in ("linear", "conv2d", "softmax", "relu", "log", "mul", "layer_norm", "batch_norm"):
         assert found[op] is usual[op], op
@@ -110,7 +110,7 @@ def test_rules_and_origins_are_the_policys() -> None:
 
 @pytest.mark.either_kernels
 def test_native_means_that_no_kernel_of_ours_acts() -> None:
-    # What C++ does cannot be watched from here; it does the same.
+    # A profile cannot see C++ kernels; they do the same.
     assert forked("torch", WATCHED, UNAMP_TORCH_COMPILED="0").strip() == "fine"
 
 

@@ -1,4 +1,4 @@
-"""`unamp explain` with the preset `native`, which is what the installed PyTorch does."""
+"""`unamp explain` with the preset `native` tells the decisions of the installed PyTorch."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_an_exported_program_is_not_changed_by_the_region_it_runs_in() -> None:
 
 
 class WithoutKernels(nn.Module):
-    """Operators that no processor has low kernels of, one of them made of operators that have."""
+    """Operators without low kernels; one of them is made of operators that have low kernels."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         rows = x.flatten(1)
@@ -195,8 +195,7 @@ def test_jit_trace_then_freeze(policy: Policy, trainable: bool) -> None:
         expected = model(x)
         traced = torch.jit.trace(model, x)
         frozen = torch.jit.freeze(traced)
-    # Freezing inside torch's own autocast has TorchScript put its autocast on top, with lists of
-    # its own.
+    # Freezing inside torch's own autocast has TorchScript add its own autocast, with other lists.
     for run in (traced,) if policy.preset == "native" else (traced, frozen):
         for _ in range(3):  # TorchScript optimises after the first runs
             assert same(run(x), expected)

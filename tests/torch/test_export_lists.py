@@ -1,4 +1,4 @@
-"""Lists for tools that convert models, from files and programs that PyTorch exports in float32."""
+"""Lists for tools that convert models name the operations of files exported in float32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unamp import LayerRules, Policy, Precision
 from unamp.exporting import export_lists
 from unamp.onnx import check
 
-#: What is exported is float32.
+#: Every export is in float32.
 pytestmark = pytest.mark.either_kernels
 
 RULES = LayerRules({"**.wo": "float32"})

@@ -1,4 +1,4 @@
-"""Products in float8 on torch: the shadow of a trace, and the study of a network."""
+"""float8 on torch: a trace's shadow shows a product's error, and `tune` studies a network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unamp.adapter.records import Shadow
 
 
 def held(x: Tensor, dtype: type = ml_dtypes.float8_e4m3fn, axis: int | None = None) -> Tensor:
-    """Return a tensor as float8 with a scale holds it, as NumPy and ml_dtypes have it."""
+    """Return a tensor rounded to float8 with a scale, computed by NumPy and ml_dtypes."""
     array = x.detach().numpy()
     most = np.abs(array).max(axis=axis, keepdims=axis is not None)
     largest = float(ml_dtypes.finfo(dtype).max)
@@ -101,9 +101,9 @@ def test_a_region_reaches_no_product_in_float8() -> None:
 
 
 def test_a_layer_from_float8_and_its_gradients() -> None:
-    """The backward pass multiplies the gradient as e5m2 holds it with the factors as e4m3 does.
+    """The backward pass multiplies gradients rounded to e5m2 with factors rounded to e4m3.
 
-    A bias has the gradient exact.
+    The gradient of a bias is exact.
     """
     torch.manual_seed(2)
     net, x, weight = (
@@ -135,9 +135,9 @@ def test_a_layer_that_is_not_named_computes_as_ever() -> None:
 
 
 def test_the_study_finds_the_layer_that_cannot() -> None:
-    """An input's outliers in one column leave all other columns without digits.
+    """Outliers in one column of an input leave the other columns without digits.
 
-    They do where the tensor has one scale.
+    This holds where the tensor has a single scale.
     """
     torch.manual_seed(0)
     net = nn.Sequential(
@@ -145,7 +145,7 @@ def test_the_study_finds_the_layer_that_cannot() -> None:
     ).eval()
     with torch.no_grad():
         net[1].weight[:, 0], net[0].weight[0] = 0.0, 0.0
-        # the largest number of what comes into the second layer, which that multiplies with zero
+        # the largest input of the second layer, whose weight for it is zero
         net[0].bias[0] = 1e6
     batches = [torch.randn(8, 64) for _ in range(2)]
     study = unamp.tune(net, net, batches, dtype="float8_e4m3", tolerance=0.1)
@@ -155,7 +155,7 @@ def test_the_study_finds_the_layer_that_cannot() -> None:
     assert by_name["3"].why == "its weight is 10 x 16; kernels take multiples of 16"
     assert by_name["1"].own > 0.5 > 0.1 > study.error > 0
     assert sum(each.work for each in study.layers) == pytest.approx(1)
-    # By rows it is the same: the outlier is in every row.
+    # A scale for each row does not help: every row has the outlier.
     assert unamp.tune(net, net, batches, dtype="float8_e4m3_rows", tolerance=0.1).names == [
         "0",
         "2",

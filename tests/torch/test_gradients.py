@@ -1,4 +1,4 @@
-"""`unamp.trace(gradients=True)` on torch's operations."""
+"""`unamp.trace(gradients=True)` records the gradients of torch's operations."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_compiled_function_runs_eagerly_and_is_seen() -> None:
 
 @pytest.mark.beside_kernels
 def test_the_chosen_rank_records(tmp_path: Path) -> None:
-    """What a launcher says goes for nothing where the processes were numbered since."""
+    """The launcher's rank is ignored where the processes have been numbered since."""
     script = Path(__file__).with_name("ranked.py")
     commands = [
         ["env", "RANK=0", sys.executable, str(script), str(rank), str(tmp_path / "store")]

@@ -1,4 +1,4 @@
-"""The modules that a user's program loads of the adapter."""
+"""A user's program loads no module of the adapter that it does not use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Islands of float32 on PyTorch: see `islands`."""
+"""Islands of float32 on PyTorch keep the promises of the module `islands`."""
 
 import pytest
 import torch

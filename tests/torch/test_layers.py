@@ -1,6 +1,6 @@
-"""`unamp.layer_policies` on PyTorch: what a rule reaches, and what it leaves alone.
+"""`unamp.layer_policies` on PyTorch reaches the named layers and leaves the others alone.
 
-It is asked of every way in which PyTorch runs a module.
+Each way in which PyTorch runs a module is tested.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def test_results_go_back_to_low(net: Net) -> None:
         assert dtypes(net) == [BF16] * 4
         with unamp.autocast("cpu", F16):
             assert net(x)[1].dtype is F16
-        assert net(x)[1].dtype is F32  # nothing is low around it
+        assert net(x)[1].dtype is F32  # nothing is low around the layer
         assert net.blocks[0].wo(x.bfloat16()).dtype is BF16
         with torch.autocast("cpu", BF16):
             assert net(x)[1].dtype is BF16
@@ -165,9 +165,9 @@ def test_compiled_functions_follow_rules_put_on_and_removed_later(net: Net) -> N
         assert dtypes(compiled) == [BF16] * 4
     with unamp.layer_policies(net, RULE):
         assert dtypes(compiled) == EXPECTED
-    assert counter.frame_count == 3  # without, with, and with results that go back
+    assert counter.frame_count == 3  # without, with, and with results cast to low
     with unamp.layer_policies(compiled, {"blocks.0.wi": "float32"}) as rules:
-        # by the names of what is compiled
+        # by the names of the compiled modules
         assert dict(rules.layers) == {"blocks.0.wi": "float32"}
         assert dtypes(compiled) == [F32, BF16, BF16, BF16]
 
@@ -242,7 +242,7 @@ def test_recomputation_has_the_rule_of_the_forward(net: Net) -> None:
 
 def test_data_parallel_wrappers_are_looked_through(net: Net) -> None:
     wrapped = nn.DataParallel(net)
-    net.cpu()  # where there is a GPU, it is there now
+    net.cpu()  # where there is a GPU, the network is on it by now
     with unamp.layer_policies(wrapped, RULE) as rules:
         assert "blocks.0.wo" in rules.layers
         assert dtypes(net) == EXPECTED
@@ -299,7 +299,7 @@ def test_a_forward_of_the_instance_is_refused(net: Net) -> None:
 
 
 def test_layers_of_an_encoder_are_called_in_evaluation_too() -> None:
-    """PyTorch has one operator for a whole encoder layer, which calls none of those inside."""
+    """PyTorch has one operator for a whole encoder layer, which calls none of the layers inside."""
     layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()
     given = torch.rand(1, 3, 4)
 
@@ -309,7 +309,7 @@ def test_layers_of_an_encoder_are_called_in_evaluation_too() -> None:
         return {record.layer for record in trace.records if record.rule is unamp.Rule.LOW}
 
     with unamp.layer_policies(layer, {":Linear": LOW, "self_attn": LOW}) as rules:
-        # an attention is one operation, with its output
+        # an attention is one operation, with its output projection
         assert rules.layers.keys() == {"self_attn", "linear1", "linear2"}
         kind = "TransformerEncoderLayer"
         assert ran() == {f"{kind}.self_attn", f"{kind}.linear1", f"{kind}.linear2"}

@@ -1,4 +1,4 @@
-"""docs/examples/library.py, which knows no framework, on PyTorch's tensors."""
+"""docs/examples/library.py, which knows no framework, keeps its promises on PyTorch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Every operation on torch's own autocast lists gets the dtype that torch documents.
 
-The tensors are on the CPU. The lists with their arguments are those of torch's own tests. Under a
-preset each is called in every way there is (function, method, both low dtypes), and compared bit by
-bit with the same call on explicitly cast arguments outside of any region.
+The tensors are on the CPU. The lists and their arguments are those of torch's own tests. Under a
+preset each operation is called in every way (function, method, both low dtypes). The results are
+compared bit by bit with the same call on explicitly cast arguments, outside of regions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPERATIONS = TorchOperations()
 
 
 class Entry(NamedTuple):
-    """An entry of torch's lists: what is called, with what, and torch's category of it."""
+    """An entry of torch's lists: the operation, its arguments, and torch's category."""
 
     source: str
     category: str
@@ -47,11 +47,11 @@ class Entry(NamedTuple):
         return OPERATION.get(self.name) or unamp.vocabulary().resolve(f"torch.{self.name}")
 
     def calls(self) -> dict[str, Callable[..., Any]]:
-        """The ways in which Python reaches it."""
+        """Return the ways to call the entry from Python."""
         found = {}
         if self.module is not None and hasattr(self.module, self.name):
-            # Looked up when it is called: what torch writes in Python (torch.norm) is replaced
-            # while a region needs it.
+            # Looked up at the call: while a region needs it, unamp replaces functions that torch
+            # writes in Python (torch.norm).
             found["function"] = lambda *args, **kwargs: getattr(self.module, self.name)(
                 *args, **kwargs
             )
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
         return found
 
 
-#: Methods whose name is not the operation's.
+#: Methods with another name than their operation.
 OPERATION = {
     **{
         f"__{name}__": name
@@ -70,7 +70,7 @@ OPERATION = {
     },
 }
 
-#: What a list of torch's says about its entries.
+#: The category of the entries of each of torch's lists, and the module of their functions.
 CUDA_LISTS = {
     "torch_expect_builtin_promote": ("widest", torch),
     "methods_expect_builtin_promote": ("widest", None),
@@ -94,7 +94,7 @@ CPU_LISTS = {
     "torch_need_autocast_promote": ("widest", torch),
 }
 
-#: What a CPU cannot compute in float32 either.
+#: Operations that a CPU cannot compute in float32 either.
 NOT_ON_CPU = {
     "cuda-low-cudnn_convolution": "cuDNN needs a GPU; `convolution` is on the same list",
     "cuda-low-cudnn_convolution_transpose": (
@@ -118,8 +118,8 @@ def entries() -> list[Entry]:
         for attribute, (category, module) in lists.items():
             for name, args, *rest in getattr(holder, attribute):
                 if attribute.endswith("builtin_promote"):
-                    # (args,) of the CUDA list,
-                    # (args for bfloat16, args for float16) of the CPU list
+                    # The CUDA list has (args,); the CPU list has (args for bfloat16, args for
+                    # float16).
                     for more in (args, *rest[:-1]):
                         found.append(Entry(source, category, name, 0, more, {}, module, rest[-1]))
                 elif attribute == "torch_need_autocast_promote":
@@ -133,9 +133,9 @@ def entries() -> list[Entry]:
 
 
 def numbered(found: list[Entry], n: int) -> Entry:
-    """Return the entry with its number among those of one name on one list.
+    """Return the n-th entry, numbered among those with its name on its list.
 
-    A malformed entry is given its arguments.
+    A malformed entry gets valid arguments.
     """
     entry = found[n]
     earlier = sum(e.id == entry.id for e in found[:n])
@@ -144,7 +144,7 @@ def numbered(found: list[Entry], n: int) -> Entry:
 
 
 def converted(value: Any, to: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with every eligible tensor in it converted."""
+    """Return `value` with every eligible tensor in it converted."""
     if isinstance(value, Tensor):
         return to(value) if value.dtype in (F32, F16, BF16) else value
     if isinstance(value, (list, tuple)):
@@ -165,7 +165,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def controls(call: Callable[..., Any], entry: Entry, rule: Rule, low: torch.dtype) -> list[Any]:
-    """Return the results that a region may give under the rule, with every cast written out."""
+    """Return the results that the rule allows, computed with every cast written out."""
     dtypes = {t.dtype for t in tensors(entry.args) if t.dtype in (F32, F16, BF16)}
     target = {Rule.LOW: low, Rule.FP32: F32}.get(rule)
     if target is None:
@@ -250,7 +250,7 @@ def test_torchs_own_preset_gives_what_torch_documents(entry: Entry, dtype: str) 
     policy = Policy("O1", dtype, preset=SOURCES[entry.source])
     low, rule = LOW[dtype], policy.decide(entry.op())
     if entry.category == "widest":
-        # On the promote list, or promoting by itself.
+        # On the promote list, or an operation that promotes by itself.
         assert rule in (Rule.WIDEST, Rule.UNTOUCHED)
         documented = entry.expected if entry.expected is not None else F32
     else:
@@ -284,8 +284,8 @@ def test_torchs_cpu_preset_is_native_cpu_autocast() -> None:
             with torch.autocast("cpu"):
                 error, native = attempt(call, entry)
             if error:
-                # unamp promotes where torch, for want of a rule, refuses mixed inputs: `check` has
-                # its result
+                # torch has no rule here and refuses mixed inputs; unamp promotes, and `check`
+                # compares the result
                 continue
             with unamp.policy_region(policy):
                 result = call(*entry.args, **entry.kwargs)
@@ -294,8 +294,8 @@ def test_torchs_cpu_preset_is_native_cpu_autocast() -> None:
             )
 
 
-#: Its factors stay float32, and the product of them at the end is low: casting the matrix down
-#: would be another thing.
+#: Its factors stay float32, and only their product at the end is low. To cast the matrix down would
+#: be another computation.
 LOW_AT_THE_END = {"linalg_pinv"}
 
 
@@ -321,13 +321,13 @@ def test_what_native_cpu_autocast_makes_low_by_its_parts_is_on_the_preset() -> N
     assert {op for op in low if rules[op] is not Rule.LOW} == LOW_AT_THE_END
 
 
-#: What torch's lists have since a version that is later than the vocabulary's, with the call of
-#: one: torch's own autocast is left to it.
+#: Operations on torch's lists that are younger than the vocabulary, with torch's version and a
+#: call. unamp leaves them to torch's own autocast.
 NEWER = {"linalg_matrix_sqrth": ((2, 14), lambda x: torch.linalg.matrix_sqrth(x @ x.mT))}
 
 
 def listed_operations(key: str) -> set[str]:
-    """The operations for which torch registers a kernel for autocast, as torch spells them."""
+    """Return the operations for which torch registers an autocast kernel, in torch's spelling."""
     registered = torch._C._dispatch_get_registrations_for_dispatch_key(key)
     return {name.removeprefix("aten::").partition(".")[0] for name in registered}
 

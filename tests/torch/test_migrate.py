@@ -1,4 +1,4 @@
-"""Scripts of PyTorch's run to the same bits once they are migrated."""
+"""Migrated scripts of PyTorch compute the same bits as before."""
 
 import pytest
 from moved import runs_as_before, scripts

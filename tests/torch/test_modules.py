@@ -1,7 +1,4 @@
-"""Layers whose work is done inside one fused operator.
-
-With them, those whose C++ code calls operators of its own.
-"""
+"""Layers that compute inside one fused operator, or inside C++ code, follow the policy."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ each_dtype = pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 
 
 def rounding(result: Tensor, exact: Tensor) -> float:
-    """Return the error of a result, relative to the exact one's size.
+    """Return the error of a result, relative to the size of the exact one.
 
-    A rounding is 2**-9 for bfloat16, 2**-24 for float32.
+    One rounding is 2**-9 in bfloat16, 2**-24 in float32.
     """
     return (
         (result.double() - exact.double()).abs().max() / exact.abs().max().clamp(min=1e-9)
@@ -64,8 +61,8 @@ def test_multi_head_attention_is_low(
         exact, exact_weights = (
             copy.deepcopy(layer).double().train()(*[x.double()] * 3, need_weights=need_weights)
         )
-    # In eval mode without grad torch takes its fast path, one fused operator,
-    # where autocast is off.
+    # In eval mode without gradients torch takes its fast path: one fused operator, where autocast
+    # is off.
     with unamp.autocast("cpu", dtype), torch.set_grad_enabled(grad):
         out, weights = layer(x, x, x, need_weights=need_weights)
     assert is_low(out, exact, LOW[dtype])

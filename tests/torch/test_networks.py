@@ -1,4 +1,4 @@
-"""Networks of `auto_mixed_precision` on PyTorch: hooks, copies, pickles."""
+"""Networks of `auto_mixed_precision` keep hooks, copy and pickle on PyTorch."""
 
 from __future__ import annotations
 

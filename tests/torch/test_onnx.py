@@ -1,4 +1,4 @@
-"""Files that PyTorch's exporters write in a region, held against the policy of the region."""
+"""Files that PyTorch's exporters write in a region agree with the region's policy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES = LayerRules({"**.wo": "float32", ":Conv1d": "float32"})
 def exported(
     folder: Path, precision: Precision, network: nn.Module | None = None, **options: Any
 ) -> Path:
-    """Write a network as a file; of this operator set every operator has bfloat16."""
+    """Export a network; in this operator set every operator accepts bfloat16."""
     network = (network or Network()).eval()
     if len(precision.layers):
         unamp.layer_policies(network, precision.layers)
@@ -76,9 +76,9 @@ def test_an_export_follows_the_policy_of_its_region(
 
 
 def flipped(path: Path, name: str, dtype: str, folder: Path) -> Path:
-    """Write a file in which one node computes in another dtype, with casts around it.
+    """Export a network, then change one node's dtype, with casts around it.
 
-    Somebody's tool would do so.
+    Another tool could write such a file.
     """
     model = onnx.load(path)
     node, place = next(

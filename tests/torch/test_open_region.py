@@ -1,6 +1,6 @@
-"""A region that stays open while parameters change.
+"""A region that stays open uses no cast of a parameter from before a change.
 
-No cast from before is used afterwards, however they were changed.
+It does not matter how the parameter was changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import unamp
 from unamp import Policy, policy_region
 from unamp.adapter import major_minor
 
-#: Whoever makes the casts: native autocast (with its own cache), and unamp's kernels.
+#: Policies whose casts native autocast makes (with its own cache), and whose casts unamp's kernels
+#: make.
 POLICIES = [
     Policy("O1", "bfloat16", preset="native"),
     Policy("O1", "bfloat16", preset="torch-cpu"),
@@ -223,7 +224,7 @@ def test_other_writes_cost_no_cast(policy: Policy) -> None:
         )
         casts += node.name() == "ToCopyBackward0" and of_weight
         stack += [parent for parent, _ in node.next_functions]
-    # Before 2.11 native autocast's cache keeps casts without their gradients, so nothing is kept.
+    # Before 2.11 native autocast's cache keeps casts without their gradients, so unamp keeps none.
     assert casts == (1 if major_minor(torch.__version__) >= (2, 11) else 3)
 
 

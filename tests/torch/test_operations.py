@@ -1,7 +1,4 @@
-"""The special cases among operations.
-
-The tests say what else they take, what they keep, and what has no low kernel.
-"""
+"""Special cases among operations: other arguments, exact parts, missing low kernels."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ def test_a_low_norm_keeps_its_parameters_and_statistics_in_float32(
     (layer, x), low = NORMS[op](), LOW[dtype]
     layer.train(training)
     for name, p in layer.named_parameters():
-        # what a cast to low would round away
+        # values that a cast to low would round away
         nn.init.constant_(p, 1.0 + 2**-12 if name == "weight" else 2**-12)
     buffers = {name: b.clone() for name, b in layer.named_buffers()}
     with unamp.autocast("cpu", dtype, allow=op):
@@ -64,7 +61,7 @@ def test_a_low_norm_keeps_its_parameters_and_statistics_in_float32(
     assert all(p.dtype == p.grad.dtype == F32 for p in layer.parameters())
     assert all(b.dtype == buffers[name].dtype for name, b in layer.named_buffers())
     for name, b in layer.named_buffers():
-        if name != "num_batches_tracked":  # which instance norm does not count
+        if name != "num_batches_tracked":  # instance norm does not count
             assert training != torch.equal(b, buffers[name]), (
                 f"{name} is updated in training, and in training only"
             )
@@ -301,8 +298,7 @@ def test_functions_methods_operators_and_modules_alike() -> None:
 
 # --- distances ------------------------------------------------------------------------------------
 
-#: The ways to the distances of all rows: with a product of matrices from 26 rows on, or where it is
-#: asked for, and without.
+#: Ways to compute the distances of all rows. The default multiplies matrices from 26 rows on.
 DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "chosen": torch.cdist,
     "with a product": partial(torch.cdist, compute_mode="use_mm_for_euclid_dist"),
@@ -313,9 +309,9 @@ DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def far_away(dtype: torch.dtype = F32) -> tuple[Tensor, Tensor]:
-    """Return rows that lie closer together than they are large.
+    """Return rows with distances that are small beside the rows' size.
 
-    A low product would not tell them apart.
+    A low product could not tell the rows apart.
     """
     x, y = (16 + torch.randn(count, 4).to(BF16).to(dtype) for count in (30, 31))
     return x.requires_grad_(), y.requires_grad_()
@@ -354,7 +350,7 @@ def test_distances_are_one_whole_with_their_gradients(
 
 # --- emulation ------------------------------------------------------------------------------------
 
-#: Operations that have no kernel for these dtypes on a CPU.
+#: Operations without a CPU kernel for some low dtype.
 WITHOUT_KERNEL: dict[str, Callable[[Tensor], Tensor]] = {
     "cdist": lambda x: torch.cdist(x, x.flip(0)),
     "linalg_inv": lambda x: torch.linalg.inv(x),
@@ -372,7 +368,7 @@ WITHOUT_KERNEL: dict[str, Callable[[Tensor], Tensor]] = {
 def test_an_operation_without_a_low_kernel_is_emulated(op: str, dtype: str) -> None:
     call, low, x = WITHOUT_KERNEL[op], LOW[dtype], mat()
     with pytest.raises(RuntimeError):
-        call(x.to(low))  # it has none
+        call(x.to(low))  # no kernel
     with unamp.autocast("cpu", dtype, allow=op):
         result = call(x)
     assert result.dtype == low
@@ -398,7 +394,7 @@ def test_an_operation_without_a_low_kernel_that_follows_its_inputs_is_emulated_t
 def test_a_low_kernel_that_takes_some_calls_alone(dtype: str) -> None:
     with unamp.autocast("cpu", dtype, allow="matrix_power"):
         square = torch.matrix_power(mat(), 2)  # a product, which has a low kernel
-        inverse = torch.matrix_power(mat() + 4 * torch.eye(4), -1)  # which has none
+        inverse = torch.matrix_power(mat() + 4 * torch.eye(4), -1)  # no low kernel
     assert square.dtype == inverse.dtype == LOW[dtype]
 
 
@@ -510,7 +506,7 @@ def test_complex_numbers_of_low_parts_are_multiplied_with_others(dtype: str) -> 
 
 
 class _Refusing(TorchDispatchMode):
-    """A stand-in for a kernel that is written in Python and has no low dtype.
+    """A mode in which one operator raises, as a kernel in Python without low dtypes does.
 
     The kernels of fake tensors are written in Python, too.
     """

@@ -1,7 +1,4 @@
-"""`data/operators.toml` says what PyTorch's operators do without being asked.
-
-Here they are asked again.
-"""
+"""`data/operators.toml` agrees with the installed PyTorch's operators."""
 
 from __future__ import annotations
 
@@ -18,14 +15,15 @@ from unamp_torch.listing import Operator, operators
 from unamp import vocabulary
 from unamp.adapter.registry import adapter_for
 
-#: Outside of regions, PyTorch's own kernels run.
+#: Outside of regions PyTorch's own kernels run, so unamp's kernels do not matter.
 pytestmark = pytest.mark.either_kernels
 
-#: What PyTorch says where it has no kernel for a dtype.
+#: The texts of PyTorch's errors about a missing kernel for a dtype.
 NO_KERNEL = re.compile(r"Half|BFloat16|[Ll]ow precision|float (or|and) double|[Uu]nsupported dtype")
 
-#: Not told by an error, or not everywhere: oneDNN's float16 LSTM depends on the processor,
-#: matrix_exp answers NaN, complex in complex32, and so does polar on some versions.
+#: Missing kernels that raise no error, or not on every machine: oneDNN's float16 LSTM depends on
+#: the processor, matrix_exp returns NaN, complex returns complex32, and so does polar in some
+#: versions.
 NOT_BY_AN_ERROR = {"complex", "linalg_matrix_exp", "lstm", "polar"}
 
 
@@ -59,8 +57,8 @@ def lacks_a_kernel(op: str, case: Case, dtype: torch.dtype, device: str) -> bool
     return False
 
 
-#: What has a low kernel for some sizes alone (cuFFT's powers of two), and what is computed with an
-#: operation that has none.
+#: Operations with a low kernel for some sizes alone (cuFFT: powers of two), and operations made of
+#: ones without a kernel.
 FOR_SOME_SIZES, MADE_OF_SUCH = ("fft_", "stft"), {"transformer_encoder_layer"}
 
 
@@ -86,7 +84,7 @@ def test_the_operations_without_a_low_kernel(device: str, dtype: str) -> None:
 
 
 def mixed_calls(case: Case) -> Iterator[tuple[Any, Any]]:
-    """The results for inputs of differing dtypes, and those for the same inputs widened before."""
+    """Yield inputs of differing dtypes, and the same inputs widened."""
     operations = adapter_for("torch").operations()
     arrays = case.inputs(0)
     eligible = case.eligible(arrays)
@@ -133,7 +131,7 @@ def test_the_operations_that_promote_have_gradients_that_do() -> None:
     assert refusing == facts().promotes - facts().promoting
 
 
-#: Calls that no case makes.
+#: Calls that no example case makes.
 ANSWERED = {
     "clamp": lambda x, y: x.clamp_max(y.sum()),
     "index_fill": lambda x, y: x.index_fill(0, torch.tensor([0]), y.sum()),

@@ -1,6 +1,6 @@
-"""`tests/torch/opinfo.py` on a few operators and layers.
+"""The script `tests/torch/opinfo.py` reports right on a few operators and layers.
 
-`make conformance-opinfo` takes all of them.
+`make conformance-opinfo` runs it on all.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SCRIPT = Path(__file__).with_name("opinfo.py")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> list[Ended]:
     """Run the script three times.
 
-    It runs on some operators and layers, with another list of exceptions, and on an operator that
-    there is not.
+    The first run has some operators and layers, the second another list of exceptions, the third an
+    operator that does not exist.
     """
     other = tmp_path_factory.mktemp("opinfo") / SCRIPT.name
     other.write_text(SCRIPT.read_text("utf-8"), "utf-8")

@@ -1,4 +1,4 @@
-"""Operators that PyTorch calls past the operation that they belong to are one whole, too."""
+"""An operation is one whole where PyTorch calls its inner operators directly, too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ each_dtype = pytest.mark.parametrize("dtype", LOW)
 
 
 def attention(policy: Policy | None, low: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-    """Scaled dot product attention of a jagged tensor: its result, and the gradient."""
+    """Return the scaled dot product attention of a jagged tensor, and the gradient."""
     torch.manual_seed(0)
     parts = [torch.randn(3, 8), torch.randn(5, 8)]
     x = torch.nested.nested_tensor(parts, layout=torch.jagged, requires_grad=True)

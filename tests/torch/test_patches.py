@@ -1,7 +1,4 @@
-"""The places that a region patches in PyTorch's Python code, and when.
-
-It patches as little as there is something to call it for.
-"""
+"""A region patches PyTorch's Python code only where its policy needs a patch."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ def test_what_only_the_compiler_calls_is_patched_as_soon_as_that_is_imported(
     how: str, tmp_path: Path
 ) -> None:
     dtype = torch.bfloat16
-    if how == "loaded":  # decomposed inside a region, a program stays what it is
+    if how == "loaded":  # a program keeps its dtypes, decomposed inside a region or not
         how, dtype = str(tmp_path / "add.pt2"), torch.float32
         torch.export.save(torch.export.export(Add(), (torch.ones(2),)), how)
     assert forked("torch", COLD, how).split() == [
@@ -89,7 +86,7 @@ def test_what_takes_a_level_off_is_patched_from_the_first_level_to_the_last_regi
 
 
 def test_an_operator_that_takes_functions_is_patched_while_it_runs() -> None:
-    cond_module = sys.modules["torch._higher_order_ops.cond"]  # as an attribute it is the operator
+    cond_module = sys.modules["torch._higher_order_ops.cond"]  # the attribute is the operator
     original, seen = cond_module.CondAutogradOp, []
 
     def chosen(x: torch.Tensor) -> tuple[torch.Tensor]:

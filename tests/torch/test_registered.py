@@ -1,4 +1,4 @@
-"""Operations of one's own on PyTorch: see `registered`."""
+"""Registered operations of a user on PyTorch keep the promises of the module `registered`."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -56,11 +56,11 @@ def test_an_operator_of_a_library_is_named_without_registering_it(entry, way):
     x.requires_grad_()
     call = way(lambda x, y: torch.ops.unamp_tests.both(x, y))
     with unamp.autocast(dtype="bfloat16"):
-        assert call(x, y).dtype == torch.float32  # nobody has a rule for it
+        assert call(x, y).dtype == torch.float32  # no rule names the operation
     with unamp.autocast(dtype="bfloat16", allow=[entry]):
         low = call(x, y)
     assert low.dtype == torch.bfloat16
-    assert float(low.detach()[0, 0]) == 2.0  # of inputs that were rounded
+    assert float(low.detach()[0, 0]) == 2.0  # the inputs were rounded
     low.float().sum().backward()
     assert x.grad.dtype == torch.float32
     with unamp.autocast(dtype="bfloat16", deny=[entry]):
@@ -205,7 +205,7 @@ def test_second_runs_that_the_network_would_notice():
     torch.rand(2, 2)
     assert after == torch.rand(1)
     registered.a_shadow_is_left_out(lambda x: x.add_(1), x, "it changes what it is given")
-    assert float(x[0, 0]) == 2 + 2.0**-9  # once
+    assert float(x[0, 0]) == 2 + 2.0**-9  # added once, not twice
     registered.a_shadow_is_left_out(
         lambda x: x + 1, torch.empty(2, device="meta"), "without plain numbers"
     )

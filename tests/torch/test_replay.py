@@ -1,4 +1,4 @@
-"""What a trace keeps of calls, and running one again alone, on PyTorch."""
+"""A trace keeps calls of PyTorch, and each can be run again alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unamp.tracing import replay
 
 
 def network(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Operations whose arguments are kept in different ways."""
+    """Call operations whose arguments are kept in different ways."""
     torch.manual_seed(0)
     images = x.reshape(2, 2, 4, 4)
     norm = torch.nn.BatchNorm2d(2)
@@ -127,7 +127,7 @@ def test_what_a_trace_does_not_keep_says_why(tmp_path: Path) -> None:
 
 
 def test_the_limit_is_one_of_bytes_of_the_whole_trace(tmp_path: Path) -> None:
-    x = torch.randn(8, 8)  # 256 bytes, and as many of the result
+    x = torch.randn(8, 8)  # 256 bytes, and as many for the result
     with unamp.trace(keep=tmp_path / "run", keep_limit=1100) as trace:
         for _ in range(3):
             torch.exp(x)

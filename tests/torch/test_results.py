@@ -1,4 +1,4 @@
-"""`float32_results` on PyTorch: eager and compiled."""
+"""`float32_results` on PyTorch widens the results of a function, eager and compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a level leaves alone, lists by every spelling, wide results, and bans."""
+"""Lists accept every spelling; levels, wide results and bans do what they say."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mat(dtype: torch.dtype = F32) -> Tensor:
 
 
 def spelled(entry: Any) -> str:
-    """Return what a test is called by: the same in every process, which an address is not."""
+    """Return a test's name for a value: the same in every process, unlike an address."""
     return re.sub(" at 0x[0-9a-f]+", "", str(entry))
 
 
@@ -207,9 +207,9 @@ def test_a_banned_operation_raises_with_advice_and_only_there() -> None:
 def test_a_plan_with_lists_has_the_actions_that_all_its_rules_come_to(
     level: Any, device: str
 ) -> None:
-    """A plan with lists is made of the plan without them.
+    """Check a plan with lists, which is derived from the plan without them.
 
-    The lists are of single operations, of what chooses between others, and of what is chosen.
+    The lists name single operations, operators that choose between operations, and the chosen ones.
     """
     chosen = {op for choice, others in facts().chooses.items() for op in (choice, *others)}
     named = sorted(chosen.union(list(vocabulary())[::29]))

@@ -1,4 +1,4 @@
-"""The scaler on PyTorch, held against torch.amp's own."""
+"""The scaler on PyTorch agrees with torch.amp's own."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def native(**kwargs: Any) -> torch.amp.GradScaler:
 
 
 class Side:
-    """A scaler with two optimizers of its own.
+    """A scaler with two optimizers.
 
-    The second is of another dtype and sees its own loss.
+    The second optimizer has parameters of another dtype and a loss of its own.
     """
 
     def __init__(self, scaler: Any) -> None:
@@ -85,7 +85,7 @@ def test_after_any_sequence_it_is_where_torchs_own_is(events: Any, **settings: A
 
 
 def _call(side: Side, name: str, which: int) -> bool:
-    """Make one call; whether it was accepted."""
+    """Make one call; return whether it was accepted."""
     scaler, optimizer = side.scaler, side.optimizers[which]
     if name in (GOOD, BAD):
         optimizer.zero_grad()
@@ -223,7 +223,7 @@ def test_a_low_scalar_does_not_overflow_by_the_scale_itself() -> None:
 
 
 class _Reads(TorchDispatchMode):
-    """Counts where a tensor's number is read, which on a GPU waits for the device."""
+    """Count the reads of a tensor's number: on a GPU each waits for the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -280,8 +280,8 @@ def test_gradients_are_not_kept_alive_until_the_update() -> None:
     scaler.update()
 
 
-#: What the rank whose gradient overflowed calls it.
-#: Where gradients are averaged, every rank has it.
+#: The first parameter whose gradient overflows on the second rank. Where gradients are averaged, it
+#: overflows on the first rank, too.
 NAMED = {
     "replicated": "module.0.weight",
     "decorated": "module.0.weight",
@@ -310,7 +310,7 @@ def _fitting(
 ) -> tuple[torch.optim.Optimizer, Callable[..., Any]]:
     """Return an optimizer, and the closure of a small fit under a policy.
 
-    The closure takes what scales the loss.
+    The closure takes the function that scales the loss.
     """
     torch.manual_seed(0)
     layer, x = torch.nn.Linear(4, 1), torch.randn(64, 4)
@@ -353,14 +353,14 @@ def test_a_closure_that_is_called_before_a_scaled_step_does_what_the_optimizer_w
         assert scaler.step(optimizer)
         scaler.update()
         exact.step(exact_closure)
-    # An output below 8 is off by at most 2**-8 where a rounding falls the other way; the loss by
-    # twice its root times that.
+    # An output is below 8, so a rounding that falls the other way moves it by at most 2**-8. The
+    # loss moves by at most twice its root times that.
     torch.testing.assert_close(closure(), exact_closure(), rtol=2.0**-6, atol=2.0**-6)
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Return what happened on each of two ranks, by the manner of sharing the work."""
+    """Return the outcome on each of two ranks, by the manner of sharing the work."""
     script, meeting = (
         Path(__file__).with_name("data_parallel.py"),
         tmp_path_factory.mktemp("ranks") / "meeting",
@@ -380,7 +380,7 @@ def test_an_overflow_on_one_rank_skips_the_step_on_every_rank(
 
 
 class Told(torch.optim.Optimizer):
-    """Notes what a scaler tells it, which an optimizer with a fused kernel steps by."""
+    """Note what a scaler tells an optimizer whose fused kernel unscales by itself."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
@@ -407,7 +407,7 @@ def test_an_optimizer_that_supports_scaling_is_told_what_torchs_scaler_tells_it(
 
 
 class StepsByItself(torch.optim.SGD):
-    """Takes the scaler, as optimizers with scaling of their own do, and unscales with it."""
+    """Take the scaler and unscale with it, as an optimizer with scaling of its own does."""
 
     _step_supports_amp_scaling = True
 
@@ -548,7 +548,7 @@ def test_other_threads_and_native_regions_have_pytorchs_own_scaler() -> None:
 
 @pytest.fixture(scope="module")
 def alone() -> Any:
-    """Make a group of this process alone, as FSDP's scaler asks for one."""
+    """Make a group of this process alone: FSDP's scaler asks for a group."""
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
@@ -559,7 +559,7 @@ def alone() -> Any:
 def test_fsdps_scaler_computes_outside_of_every_policy(alone: Any) -> None:
     region = unamp.autocast(level="O2", dtype="float16", framework="torch")
     with region:
-        pass  # prepared before the class is there
+        pass  # prepared before the class exists
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
     original = ShardedGradScaler.scale.__code__
@@ -574,7 +574,7 @@ def test_fsdps_scaler_computes_outside_of_every_policy(alone: Any) -> None:
             loss = (w * 50.0).sum()
         scaled, several = scaler.scale(loss), scaler.scale([loss.detach()])
         assert scaled.dtype == torch.float32
-        # float16 holds no more than 65,504
+        # float16's largest number is 65,504
         assert scaled.item() == several[0].item() == 200.0 * 1024.0
         scaled.backward()
         scaler.step(optimizer)
@@ -592,7 +592,7 @@ def test_a_scaler_of_ones_own_computes_outside_of_every_policy() -> None:
                 return super().scale(outputs) * 2
 
         with unamp.autocast(level="O2", dtype="float16", framework="torch"):
-            # the class came inside of another region
+            # the class was imported inside another region
             assert Doubled("cpu").scale(torch.ones(())).item() == 2.0**17
         code = Doubled.scale.__code__
         assert code.co_name == "scale"

@@ -1,4 +1,4 @@
-"""The examples of torch's own AMP documentation (the seeds 003 and 004), through unamp."""
+"""The examples in the documentation of torch's own AMP run through unamp (seeds 003 and 004)."""
 
 from __future__ import annotations
 
@@ -403,15 +403,15 @@ linalg_qr linalg_cholesky_ex linalg_svd linalg_eig linalg_eigh linalg_lstsq lina
 """.split()
 SEED_WIDEST = ["cat", "stack", "index_copy"]
 
-#: What changed in torch since the seed was written.
+#: Changes in torch since the seeds were written.
 GONE = {"eig", "lstsq", "matrix_rank", "symeig"}  # removed from torch
-# by the version that no longer has them; `torch.linalg` has them still
+# by the version that removes them; `torch.linalg` keeps them
 GONE_SINCE = {(2, 15): {"cholesky", "qr"}}
-# by the version from which on it computes in float64 where a quantile lies
+# by the version that computes the position of a quantile in float64
 FLOAT64_SINCE = {"quantile": (2, 15)}
-MOVED = {"group_norm": Rule.WIDEST}  # off the list: it follows its input
+MOVED = {"group_norm": Rule.WIDEST}  # off torch's list: it follows its input
 
-#: Functions of today under their older names, which alone are on torch's list.
+#: Functions whose older names alone are on torch's list.
 OLDER = {"_lu_with_info", "lu_solve", "triangular_solve"}
 
 
@@ -453,7 +453,7 @@ def test_the_three_lists_as_they_are_today(name: str, rule: Rule) -> None:
     with policy_region(policy), unamp.trace() as trace:
         result = case.call(operations[case.op], tensors)
     expected = {Rule.LOW: BF16, Rule.FP32: F32}.get(rule, BF16 if name == "group_norm" else F32)
-    # The function that users call can be made of the listed operator (F.pad,
+    # The listed operator can be a part of the function that users call (F.pad,
     # F.multi_head_attention_forward).
     records = [r for r in trace.records if r.op == case.op] or trace.records
     in_float64 = name in FLOAT64_SINCE and major_minor(torch.__version__) >= FLOAT64_SINCE[name]

@@ -1,4 +1,4 @@
-"""`unamp.trace(shadow=...)` on torch's operations."""
+"""`unamp.trace(shadow=...)` records the shadows of torch's operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions leave nothing behind: native autocast's state, and the patched attributes.
+"""Regions leave native autocast's state and the patched attributes as they were.
 
 torch's own regions may be around them and inside.
 """

@@ -1,6 +1,6 @@
-"""Optimizers that step inside a region: the numbers are those of a step outside of it.
+"""Optimizers that step inside a region compute the numbers of a step outside.
 
-A closure is under the policy.
+A step's closure follows the policy.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def parameters() -> list[nn.Parameter]:
 def stepped(
     make: Make, region: AbstractContextManager[Any], step: Step = lambda optimizer: optimizer.step
 ) -> list[Tensor]:
-    """Return parameters and state after steps in one region, with the same gradients every time."""
+    """Return parameters and state after steps in one region, with fixed gradients."""
     params, made = parameters(), torch.Generator().manual_seed(1)
     optimizer = make(params)
     take = step(optimizer)
@@ -111,7 +111,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 def _makes() -> Iterator[Any]:
-    """Give every class of `torch.optim` in every variant that steps on this device."""
+    """Yield every class of `torch.optim` in every variant that steps on this device."""
     for name, kind in sorted(vars(torch.optim).items()):
         if (
             not (inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer))
@@ -132,7 +132,7 @@ def _makes() -> Iterator[Any]:
             try:
                 stepped(make, nullcontext())
             except (AssertionError, RuntimeError) as error:
-                if "capturable" not in words:  # which this device does not do
+                if "capturable" not in words:  # this device does not step capturable optimizers
                     raise AssertionError(name, words) from error
                 continue
             yield pytest.param(
@@ -149,7 +149,7 @@ def test_a_step_in_a_region_comes_to_the_same_bits_as_outside(make: Make, policy
 
 
 def test_the_user_s_optimizer_of_these_tests_tells() -> None:
-    """Arithmetic by hand in user code follows the policy, as ever."""
+    """Arithmetic in the user's code follows the policy, so the other tests could fail."""
 
     def by_hand(params: list[nn.Parameter]) -> Any:
         optimizer = OutOfPlace(params)
@@ -253,7 +253,7 @@ def with_closure(
 ) -> tuple[list[Tensor], set[torch.dtype]]:
     """Return parameters after steps with a closure, and the dtypes of its product.
 
-    `around` makes a region around all steps, `inside` one in each closure.
+    `around` opens a region around all steps, `inside` one in each closure.
     """
     torch.manual_seed(0)
     model, seen = nn.Linear(8, 4), set()
@@ -432,7 +432,7 @@ def test_pytorch_s_own_amp_stays_in_force_as_under_its_own_autocast() -> None:
 
 
 def graded() -> list[nn.Parameter]:
-    """Parameters whose gradients' norm is infinite in float16."""
+    """Return parameters whose gradients' norm is infinite in float16."""
     found = [nn.Parameter(torch.zeros(size)) for size in (1000, 3)]
     for parameter, gradient in zip(found, (1e4, 1e-2), strict=True):
         parameter.grad = torch.full_like(parameter, gradient)
@@ -500,7 +500,7 @@ def test_compiled_clipping_in_a_region_comes_to_the_same_bits_as_outside(inside:
 
 
 def networks(count: int) -> list[nn.Module]:
-    """One network again and again, with other numbers each time."""
+    """Return copies of one network, each with other numbers."""
     made = torch.Generator().manual_seed(0)
     found = [nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)) for _ in range(count)]
     with torch.no_grad():
@@ -526,9 +526,9 @@ def made_by(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
 
 
 def called(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
-    """Return the state of a layer after calls.
+    """Return the state of a layer after three calls.
 
-    One of these found zeros, for which the power iteration has no direction.
+    Before the second call the weight is set to zero: the power iteration then has no direction.
     """
     with unamp.autocast(enabled=False):
         layer = make(networks(1)[0][0])
@@ -558,7 +558,7 @@ def assigned(make: Callable[[nn.Module], nn.Module]) -> dict[str, Tensor]:
 
 
 def pruned(prune_one: Callable[[nn.Module], Any]) -> dict[str, Tensor]:
-    """Return the state of a layer that was pruned by numbers that are one number in bfloat16."""
+    """Return the state of a pruned layer whose weights hardly differ in bfloat16."""
     layer = nn.Linear(4, 3)
     with torch.no_grad():
         layer.weight.copy_(torch.linspace(1.001, 1, 12).reshape(3, 4))
@@ -578,7 +578,7 @@ def fused(
 
 
 def observed() -> dict[str, Tensor]:
-    """Return the state of an observer of numbers for quantization, with the scale that it gives."""
+    """Return the state of an observer of numbers for quantization, and its scale."""
     from torch.ao.quantization.observer import MovingAverageMinMaxObserver
 
     observer = MovingAverageMinMaxObserver()
@@ -735,7 +735,7 @@ def test_gradients_that_are_put_together_are_float32_and_their_function_is_under
 
 @pytest.fixture(scope="module")
 def pretended() -> Iterator[None]:
-    """A group of two processes, of which there is only this one."""
+    """Make a group of two processes, of which only this one exists."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -749,7 +749,7 @@ def test_gradients_of_sharded_networks_are_clipped_to_the_same_bits_as_outside(
     pretended: None, manner: str, policy: Policy
 ) -> None:
     with policy_region(policy):
-        pass  # prepared before the class is there, in the first of these tests
+        pass  # prepared before the class exists, in the first of these tests
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
@@ -762,7 +762,7 @@ def test_gradients_of_sharded_networks_are_clipped_to_the_same_bits_as_outside(
             sharded = FullyShardedDataParallel(plain, device_id=torch.device("cpu"))
             clip = sharded.clip_grad_norm_
         for parameter in sharded.parameters():
-            parameter.grad = torch.full_like(parameter, 1e4)  # their norm is infinite in float16
+            parameter.grad = torch.full_like(parameter, 1e4)  # the norm is infinite in float16
         found = [clip(1.0), *(parameter.grad for parameter in sharded.parameters())]
         return [each.full_tensor() if hasattr(each, "full_tensor") else each for each in found]
 
@@ -787,7 +787,7 @@ def test_parameters_that_processes_average_come_to_the_same_bits_as_outside(
 
 
 class _Statistics:
-    """The kernels of `SyncBatchNorm`, which PyTorch has for GPUs alone."""
+    """The kernels of `SyncBatchNorm`; PyTorch has them for GPUs alone."""
 
     @staticmethod
     def batch_norm_stats(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -878,7 +878,7 @@ def test_parameters_that_become_pieces_of_a_vector_keep_their_dtype(policy: Poli
         nn.utils.vector_to_parameters(inside * 1.0, kept)
     assert same([inside], [outside])
     assert {each.dtype for each in (inside, *kept)} == {torch.float32}
-    nn.utils.vector_to_parameters(outside.bfloat16(), kept)  # outside a region as PyTorch has it
+    nn.utils.vector_to_parameters(outside.bfloat16(), kept)  # PyTorch's own function
     assert {each.dtype for each in kept} == {torch.bfloat16}
 
 
@@ -904,7 +904,7 @@ SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
 def test_a_learning_rate_that_is_a_tensor_is_what_it_is_outside(
     schedule: Any, policy: Policy
 ) -> None:
-    # Low, each factor near 1 would leave it where it is.
+    # In a low dtype, a factor near 1 would leave the rate where it is.
     def scheduled(region: AbstractContextManager[Any]) -> list[Tensor]:
         optimizer = torch.optim.Adam([nn.Parameter(torch.ones(2))], lr=torch.tensor(0.1))
         with region:
@@ -946,7 +946,7 @@ def test_what_somebody_patches_on_top_stays_and_is_called(
     home: str, name: str, inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, called = sys.modules[home], []
-    # this puts back what there is outside regions
+    # puts the unpatched object back at the end
     monkeypatch.setattr(module, name, getattr(module, name))
 
     def patch() -> None:
@@ -1023,7 +1023,7 @@ COMPILED = [
 ]
 
 
-# regions in compiled functions are test_compile's; what a step is wrapped with is in Python
+# regions in compiled functions are test_compile's; the wrapper around a step is in Python
 @pytest.mark.beside_kernels
 @pytest.mark.parametrize("policy", [ALLOWING, O2], ids=str)
 @pytest.mark.parametrize("how", [compiled_step, called_inside])
@@ -1050,7 +1050,7 @@ def test_a_compiled_step_in_a_region_comes_to_the_same_bits_as_outside(
 def test_a_step_in_a_region_that_the_compiled_function_opens_is_one_too(
     make: Make, words: dict[str, Any], before: str, policy: Policy
 ) -> None:
-    """Dynamo keeps what it has met before: of what PyTorch wraps steps with, a part or all."""
+    """Dynamo keeps functions that it has met: some or all of PyTorch's wrappers of a step."""
 
     def of(
         region: Callable[[], AbstractContextManager[Any]], optimizer: torch.optim.Optimizer

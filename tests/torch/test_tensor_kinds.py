@@ -1,4 +1,4 @@
-"""Tensors that are not one dense array: sparse in each layout, and nested."""
+"""Rules hold for tensors that are not one dense array: sparse in each layout, and nested."""
 
 from __future__ import annotations
 
@@ -67,10 +67,7 @@ PRODUCTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def with_gradients(
     product: Callable[[Tensor, Tensor], Tensor], layout: str, region: AbstractContextManager[Any]
 ) -> list[Tensor]:
-    """Multiply numbers that are none of a low dtype, in a region.
-
-    The gradients are computed outside of it.
-    """
+    """Multiply numbers that no low dtype has, in a region; compute the gradients outside."""
     sparse = {**COMPRESSED, "coo": Tensor.to_sparse}[layout](torch.eye(4) * 1.1).requires_grad_()
     dense = torch.linspace(0.1, 1.3, 16).reshape(4, 4).requires_grad_()
     with region:

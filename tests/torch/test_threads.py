@@ -1,4 +1,4 @@
-"""Regions belong to their thread: threads, processes, DataLoader workers, coroutines."""
+"""A region belongs to its thread: threads, processes, DataLoader workers and coroutines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TAKES_OVER = Policy("O1", "bfloat16", allow=("add", "exp"), deny="mm")
 
 
 def report() -> tuple[Any, ...]:
-    """Return what is in force where this is called."""
+    """Return what is in force at the call."""
     x = torch.rand(4, 4)
     return (
         unamp.current_policy(),
@@ -120,7 +120,7 @@ def test_replicas_of_a_network_are_in_the_region(
     module: Any = sys.modules["torch.nn.parallel.data_parallel"]
 
     def run(modules: Any, inputs: Any, *_: Any) -> list[Any]:
-        """Do what PyTorch does for several GPUs."""
+        """Train as PyTorch does on several GPUs."""
         enabled = torch.is_autocast_enabled("cpu")
 
         def replica(network: nn.Module, given: Any) -> Any:
@@ -166,9 +166,9 @@ def test_a_forked_process_does_not_inherit_a_region() -> None:
 
 @pytest.fixture
 def in_child() -> Callable[[Callable[[], bool]], bool]:
-    """Run a function in a forked process, and return whether it returned True.
+    """Run a function in a forked process; return whether it returned True there.
 
-    What it raises is False.
+    An error counts as False.
     """
 
     def run(function: Callable[[], bool]) -> bool:
@@ -234,7 +234,7 @@ def test_a_process_forked_twice(in_child: Callable[[Callable[[], bool]], bool]) 
 
 
 def stress_policies() -> Iterator[tuple[Policy, list[torch.dtype]]]:
-    """Policies with the dtypes of `mm`, `add`, `exp`, `softmax` that each must give."""
+    """Yield policies, each with the dtypes of `mm`, `add`, `exp`, `softmax` under it."""
     for low in (BF16, F16):
         yield Policy("O1", low), [low, F32, F32, F32]
         yield Policy("O1", low, preset="torch-cpu"), [low, F32, F32, F32]
@@ -323,8 +323,8 @@ def test_threads_that_open_the_first_region_at_once_leave_nothing_behind(
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(200):
-            # What stands there now is new to unamp, which makes its replacement anew, in Python
-            # that gives others their turn.
+            # unamp does not know this object yet. It makes a new replacement, in Python code that
+            # lets other threads run.
             original = torch.autograd._engine_run_backward
             theirs = functools.partial(original)
             monkeypatch.setattr(torch.autograd, "_engine_run_backward", theirs)

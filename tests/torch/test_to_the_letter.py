@@ -1,6 +1,6 @@
-"""Under PyTorch's own lists for a device a region is torch's own autocast, to the bit.
+"""Under PyTorch's own lists for a device, a region is torch's own autocast, to the bit.
 
-The user adds no lists to them.
+The user adds no lists.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOW = {"float16": F16, "bfloat16": BF16}
 
 each_dtype = pytest.mark.parametrize("dtype", LOW)
 
-#: What PyTorch computes with operations that are on its lists, and does not list itself.
+#: Operations that PyTorch does not list, but computes with listed ones.
 COMPOSITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "einsum": lambda x, y: torch.einsum("ij,jk->ik", x, y),
     "einsum without a product of matrices": lambda x, y: torch.einsum("ij,ij->ij", x, y),
@@ -46,7 +46,7 @@ COMPOSITES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def results(
     context: AbstractContextManager[Any], f: Callable[..., Any], *given: Tensor
 ) -> list[Tensor]:
-    """The result, and the gradients of what was given."""
+    """Return the result, and the gradients of the arguments."""
     leaves = [t.detach().clone().requires_grad_() for t in given]
     with context:
         out = f(*leaves)
@@ -153,8 +153,9 @@ def test_single_operators_that_pytorch_refuses_are_widened_all_the_same() -> Non
 @pytest.mark.parametrize("preset", ["torch-cpu", "native"])
 def test_a_recorded_graph_has_what_runs_eagerly(preset: str, pre_dispatch: bool) -> None:
     x, y = torch.randn(4, 4), torch.randn(4, 4)
-    # cov and corrcoef look at values, which no graph has yet. In bilinear torch's own autocast
-    # casts below where graphs are recorded: the same is lost without unamp.
+    # cov and corrcoef read values, which a graph does not have yet. In bilinear, torch's own
+    # autocast casts below the level at which graphs are recorded: that cast is lost without unamp,
+    # too.
     ops = [f for name, f in COMPOSITES.items() if name not in ("corrcoef", "cov", "bilinear")]
 
     def all_of_them(x: Tensor, y: Tensor) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""The reports of `unamp.trace` about torch's operations."""
+"""`unamp.trace` reports torch's operations as they ran."""
 
 from __future__ import annotations
 
@@ -180,8 +180,6 @@ def test_the_table_and_the_records_agree() -> None:
     assert trace.records == [mm] * 3
 
 
-#: Operations for which nothing that computes is called with a floating input, or whose case's own
-#: dtype argument decides.
 POLICIES = [
     Policy("O1", "bfloat16"),
     Policy("O1", "float16", preset="paddle"),
@@ -204,7 +202,8 @@ def test_the_trace_agrees_with_the_policys_decision(policy: Policy) -> None:
             continue
         given = F32 if rule is Rule.LOW else BF16
         if op in ("dirichlet", "gamma") and given == BF16:
-            # a declared gap: torch has no operator for it that can be taken over, nor a low kernel
+            # a declared gap: torch has neither an operator that unamp could take over nor a low
+            # kernel
             continue
         arrays = case.inputs(0)
         eligible = case.eligible(arrays)
@@ -343,9 +342,9 @@ def test_casts_are_counted_with_what_they_move() -> None:
         numbers = {"x": 24, "w": 32, "b": 4}
         first, second, add, *_ = records(policy, call)
         assert (first.casts, first.cast_bytes) == (3, 6 * sum(numbers.values()))
-        kept = major_minor(torch.__version__) >= (2, 11)  # before that, no cast is
+        kept = major_minor(torch.__version__) >= (2, 11)  # older versions keep no cast
         assert (second.casts, second.cast_bytes) == ((0, 0) if kept else (2, 6 * 36))
-        assert (add.op, add.casts) == ("add", 0)  # torch's own promotion reads what it is given
+        assert (add.op, add.casts) == ("add", 0)  # torch promotes in the kernel itself
     uncached = records(Policy("O1", "bfloat16", cache=False), call)[1]
     assert (uncached.casts, uncached.cast_bytes) == (2, 6 * 36)
     denied = only(Policy("O1", "bfloat16"), lambda: x.bfloat16().exp(), "exp")
@@ -371,7 +370,7 @@ def test_what_an_operation_casts_by_itself_is_not_counted() -> None:
     q, k, v = (torch.rand(1, 2, 4, 4, dtype=BF16) for _ in range(3))
 
     def call() -> None:
-        # it computes in float32 inside, whatever it is given
+        # computes in float32 inside, whatever its input
         F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
 
     for preset in ("unamp", "native"):
@@ -430,7 +429,7 @@ def test_inside_a_transform_there_are_no_values() -> None:
     assert {"exp", "sin"} <= {r.op for r in trace.records}
 
 
-#: Tensors that have no one number at each place.
+#: Tensors without a dense array of numbers.
 WITHOUT_NUMBERS: dict[str, Callable[[], Tensor]] = {
     "sparse": lambda: torch.rand(4, 4).to_sparse(),
     "csr": lambda: torch.rand(4, 4).to_sparse_csr(),

@@ -1,4 +1,4 @@
-"""`unamp.tune` on PyTorch, and all that it says about what it is given."""
+"""`unamp.tune` on PyTorch finds units to hold, and its errors name wrong arguments."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ X = [
 
 
 def _overflowing(layers: int = 6, *big: int) -> nn.Sequential:
-    """Linear layers, some of which overflow in float16, each before a norm."""
+    """Return linear layers, each before a norm; some overflow in float16."""
     torch.manual_seed(0)
     found: list[nn.Module] = []
     for number in range(layers):
@@ -144,7 +144,7 @@ def test_everything_may_be_low() -> None:
 
 
 def test_a_preset_that_holds_is_named() -> None:
-    """An exp that overflows, which is on every deny list."""
+    """An exp overflows; every deny list has exp."""
 
     class Exp(nn.Module):
         def __init__(self) -> None:
@@ -177,7 +177,7 @@ def test_a_preset_that_bans_an_operation_is_passed_over() -> None:
             chances, torch.full_like(chances, 0.5), reduction="none"
         )
 
-    # in float16 PyTorch raises: a NaN is no chance
+    # in float16 PyTorch raises: a NaN is no probability
     found = unamp.tune(run, network, X, tolerance=0.05)
     assert "linear: its result reaches" in found.layers.to_toml()
     assert "in float16, too, run raises RuntimeError" in found.table()
@@ -230,7 +230,7 @@ def test_a_wrapped_network_and_a_shared_layer() -> None:
     found = unamp.tune(nn.DataParallel(network), nn.DataParallel(network), X, tolerance=0.02)
     assert "2" in [rule.pattern for rule in found.layers]
     assert "6" not in [rule.pattern for rule in found.layers]
-    with found.region(network.cpu()):  # where there is a GPU, its wrapper has put it there
+    with found.region(network.cpu()):  # where there is a GPU, its wrapper has put the network there
         assert network(X[0]).isfinite().all()
 
 
@@ -330,7 +330,7 @@ def test_results_that_are_written_over_are_an_error() -> None:
     with torch.no_grad(), pytest.raises(ValueError, match="run returned the same tensor twice"):
         unamp.tune(run, network, X, measure=lambda exact, low: float((exact - low).norm()))
     with torch.no_grad():
-        unamp.tune(run, network, X)  # without a measure copies are kept
+        unamp.tune(run, network, X)  # without a measure, copies are kept
 
 
 class _Other:

@@ -1,4 +1,4 @@
-"""`unamp tune` on the command line."""
+"""`unamp tune` on the command line searches, reports and writes its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor on PyTorch: what it counts is what the gradients hold, and it disturbs nothing."""
+"""The monitor on PyTorch counts what the gradients hold, and disturbs nothing."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.beside_kernels
 
 
 class Net(nn.Module):
-    """A network whose layer `tiny` is behind a factor, and whose layer `first` goes around it.
+    """A network whose layer `tiny` is behind a small factor, with a connection around `tiny`.
 
-    The factor takes the gradient into float16's subnormal numbers.
+    The factor makes the gradient of `tiny` subnormal in float16.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ def test_a_step_that_is_skipped_is_counted_and_no_update_is_told_of() -> None:
         network.last.weight[0, 0] = math.inf
     assert not take(network, optimizer, scaler, watch)
     assert [sample.skipped for sample in watch.history.samples] == [0, 1]
-    # a sample's scale is that of its gradients; it is halved after
+    # a sample's scale is that of its gradients; the scale is halved after it
     assert [sample.scale for sample in watch.history.samples] == [1.0, 1.0]
     assert watch.history.samples[1].layers[0].nonfinite > 0
     assert watch.history.skipped == 1
@@ -184,7 +184,7 @@ def test_sparse_gradients_are_the_rows_that_they_hold() -> None:
 
 
 def test_tensorboard_reads_what_its_writer_was_given(tmp_path, monkeypatch) -> None:
-    # TensorBoard does without TensorFlow, but for where it takes our folder of that name for it.
+    # TensorBoard can do without TensorFlow, unless it takes our folder of that name for it
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter
@@ -206,7 +206,7 @@ def test_tensorboard_reads_what_its_writer_was_given(tmp_path, monkeypatch) -> N
 
 
 class TestWrong:
-    """Errors come at once, and what was watched before goes on."""
+    """Errors come at once, and the monitor goes on with its earlier objects."""
 
     def test_arguments(self) -> None:
         layer = nn.Linear(2, 2)

@@ -1,6 +1,6 @@
-"""The suite's checks of ways, on PyTorch as it is and spoilt.
+"""The suite's checks of ways find each defect of an adapter in a way of running, and name it.
 
-What an adapter forgets in one way is found and named.
+They run on PyTorch as it is and with defects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.beside_kernels
 torch_cpu = Subject("torch", "cpu")
 LOW = Policy("O1", "bfloat16")
 
-#: A way of each kind, each of a few milliseconds.
+#: One way of each kind that takes a few milliseconds.
 CHEAP = [
     "decorated function",
     "compile eager, region inside",

@@ -28,7 +28,8 @@ def history(out: Tensor) -> list[str]:
     return found
 
 
-#: Whoever makes the cast: native autocast (with its own cache), and unamp's kernels.
+#: Policies whose casts native autocast makes (with its own cache), and whose casts unamp's kernels
+#: make.
 CACHING = [
     Policy("O1", "bfloat16", preset="native"),
     Policy("O1", "bfloat16", preset="torch-cpu"),
@@ -55,7 +56,7 @@ def test_a_parameter_is_cast_once_in_the_outermost_region(policy: Policy) -> Non
             pass
         first, second = F.linear(x, weight), F.linear(x, weight)
         uncached = history(torch.stack([first.float(), second.float()])).count("ToCopyBackward0")
-    # Before 2.11 native autocast's cache keeps casts without their gradients, so nothing is kept.
+    # Before 2.11 native autocast's cache keeps casts without their gradients, so unamp keeps none.
     assert uncached - cached == int(major_minor(torch.__version__) >= (2, 11))
 
 

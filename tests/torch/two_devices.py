@@ -1,8 +1,7 @@
-"""Regions around tensors of several devices at once, and around copies between them.
+"""Regions around tensors of several devices at once, and around copies between devices.
 
-It is a script, for its second device is there for good.
-
-Each check is a function; the script runs them all, in the order in which they stand here.
+Each check is a function; the script runs all, in the order of the file. The second device cannot be
+unregistered, so the checks need a process of their own.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Split(torch.nn.Module):
 
 
 def trained(first: str, second: str, policy: Policy) -> list[torch.Tensor]:
-    """Return the result, the loss and the gradients of one training step of a split network."""
+    """Return the result, loss and gradients of one training step of a split network."""
     network = Split(first, second)
     x = torch.linspace(-1, 1, 24).reshape(3, 8).to(first)
     with unamp.policy_region(policy):
@@ -87,7 +86,7 @@ def test_a_network_on_two_devices_trains_as_on_one() -> None:
 
 
 def test_numbers_are_those_of_the_cpu_to_the_bit() -> None:
-    """One operation at a time, each on tensors of three devices in one region."""
+    """Call one operation at a time, each on tensors of three devices in one region."""
     a, b = torch.randn(4, 4), torch.randn(4, 4)
     calls: list[Callable[..., torch.Tensor]] = [
         torch.mm,
@@ -113,7 +112,7 @@ def test_numbers_are_those_of_the_cpu_to_the_bit() -> None:
 
 
 def test_copies_keep_dtypes_and_gradients() -> None:
-    """A copy is no operation of a policy: it is not cast.
+    """A policy has no rule for a copy: it is not cast.
 
     Its gradient comes back in the dtype of its input.
     """
@@ -200,7 +199,7 @@ def test_a_region_for_one_leaves_the_others() -> None:
         with unamp.autocast(dtype="bfloat16"), unamp.autocast(device, enabled=False):
             assert dtypes() == tuple(F32 if n == number else BF16 for n in range(3)), device
     assert dtypes() == (F32, F32, F32)
-    with unamp.autocast("gpu", "float16"):  # whatever accelerator there is
+    with unamp.autocast("gpu", "float16"):  # any accelerator
         assert dtypes() == (F32, F16, F32)
     with unamp.autocast(f"{SECOND}:0", "float16"):
         assert dtypes() == (F32, F16, F32)

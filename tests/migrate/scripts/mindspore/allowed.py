@@ -1,6 +1,6 @@
-"""Level O1 by the module, and a scale that stays.
+"""Level O1 from the module `mindspore.amp`, and a fixed loss scale.
 
-The numbers are small whole ones, so that every sum is exact in float16, in whatever order.
+The numbers are small integers, so that every sum is exact in float16, in any order.
 """
 
 import mindspore as ms

@@ -1,6 +1,6 @@
-"""Level O3, by the whole path.
+"""Level O3, with every name spelled by its whole path.
 
-The numbers are small whole ones, so that every sum is exact in float16, in whatever order.
+The numbers are small integers, so that every sum is exact in float16, in any order.
 """
 
 import mindspore as ms

@@ -1,6 +1,6 @@
-"""A white list of one's own.
+"""A user's own white list.
 
-The numbers are small whole ones, so that every sum is exact in float16, in whatever order.
+The numbers are small integers, so that every sum is exact in float16, in any order.
 """
 
 import mindspore as ms

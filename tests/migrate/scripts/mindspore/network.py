@@ -1,4 +1,4 @@
-"""A train network without mixed precision in it, around one with: the level is the network's."""
+"""A train network at O0 around a network of `auto_mixed_precision`, also at O0."""
 
 import mindspore as ms
 import numpy as np

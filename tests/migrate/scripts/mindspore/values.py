@@ -1,6 +1,6 @@
 """Level O2, with gradients that are values and a scale that moves.
 
-The numbers are small whole ones, so that every sum is exact in float16, in whatever order.
+The numbers are small integers, so that every sum is exact in float16, in any order.
 """
 
 import mindspore as ms

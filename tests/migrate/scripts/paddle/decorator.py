@@ -1,4 +1,4 @@
-"""A decorated forward pass, in torch's words and in Paddle's, with step and update apart."""
+"""A decorated forward pass, in torch's words and in Paddle's, with separate `step` and `update`."""
 
 import paddle
 from paddle import nn

@@ -1,4 +1,4 @@
-"""The older names, and a region that is off inside of one."""
+"""Paddle's older names, and a region that is off inside another."""
 
 import paddle
 from paddle.amp import AmpScaler, amp_guard

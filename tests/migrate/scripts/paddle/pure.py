@@ -1,4 +1,4 @@
-"""Level O2 in small letters, once with promotion and once without, in float16."""
+"""Level O2 spelled in small letters, with promotion and without, in float16."""
 
 import paddle
 import paddle.amp as amp

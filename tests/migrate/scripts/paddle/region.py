@@ -1,4 +1,4 @@
-"""A region around the forward pass, with lists of one's own."""
+"""A region around the forward pass, with a user's own lists."""
 
 import paddle
 

@@ -1,4 +1,4 @@
-"""A scaler, in the spelling with minimize; on a CPU Paddle's own does nothing."""
+"""A scaler with `minimize`; on a CPU Paddle's own does nothing."""
 
 import paddle
 from paddle.amp import GradScaler, auto_cast

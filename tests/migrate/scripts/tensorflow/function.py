@@ -1,4 +1,4 @@
-"""A step that is compiled, with layers under a policy out of keras.config."""
+"""A compiled step, with layers under a policy that `keras.config` sets."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""A global policy in float16, where compile scales the loss by itself."""
+"""A global policy in float16, with which `compile` scales the loss."""
 
 import numpy as np
 import tensorflow as tf

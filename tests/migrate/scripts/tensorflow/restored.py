@@ -1,4 +1,4 @@
-"""A policy that is set for some layers and put back, and one that is looked at."""
+"""A policy that is set for some layers and restored, and a policy that is read."""
 
 import keras
 import numpy as np

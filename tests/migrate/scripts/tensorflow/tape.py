@@ -1,4 +1,4 @@
-"""A loop of one's own around an optimizer that scales the loss."""
+"""A user's own training loop, with an optimizer that scales the loss."""
 
 import keras
 import numpy as np

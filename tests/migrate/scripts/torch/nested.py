@@ -1,4 +1,4 @@
-"""A device that only the run knows, regions inside regions, batches that are added up."""
+"""A device chosen at run time, regions inside regions, and gradients that are accumulated."""
 
 import torch
 

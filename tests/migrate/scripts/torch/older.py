@@ -1,6 +1,6 @@
-"""The older modules, as scripts from before torch 2.4 have them.
+"""The older modules, as in scripts from before torch 2.4.
 
-Without a GPU the scaler of torch does nothing.
+Without a GPU torch's scaler does nothing.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""A scaler with clipping, whose interval is short."""
+"""A scaler with clipping and a short growth interval."""
 
 import torch
 from torch.amp import GradScaler, autocast
