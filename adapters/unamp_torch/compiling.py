@@ -154,7 +154,7 @@ def calling_registered(original: Function) -> Function:
 # --- inside a compiled function -------------------------------------------------------------------
 
 _Region = AbstractContextManager[Any, bool | None]
-_captured: list[_Region] = []  # kept for good, as graphs are
+_captured: list[_Region] = []  # kept for good: graphs open them by their positions here
 
 #: The names of attributes that regions patch; `unamp_torch.patches` adds them.
 patched_names: set[str] = set()
@@ -185,7 +185,7 @@ def is_recorded() -> bool:
 
 
 def _records_operators() -> bool:
-    """Return whether `make_fx` is tracing, which records operators below the region's casts."""
+    """Return whether `make_fx` is tracing, which records operators, and with them the casts."""
     recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return recorder is not None and recorder.get_proxy_mode() is not None
 

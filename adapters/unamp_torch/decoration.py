@@ -232,7 +232,7 @@ class _Decorated:
         )
         try:
             with self._unamp_masters.exchanged(self):
-                # PyTorch casts state to its parameter's dtype, which is float32 only here
+                # PyTorch casts state to its parameter's dtype: a master weight's, float32
                 super().load_state_dict(state_dict)  # type: ignore[misc]
                 self._unamp_masters.load(loaded)
         finally:
