@@ -193,8 +193,8 @@ PyObject* install_writing(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// install_on_meta(name, whether it is made of others): the kernel that acts in regions is in Python,
-// on another key.
+// install_on_meta(name, whether it is made of others): the kernel for regions is in Python, on
+// another key.
 PyObject* install_on_meta(PyObject*, PyObject* args) {
   const char* name = nullptr;
   int composite = 0;
