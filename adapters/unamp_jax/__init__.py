@@ -2,8 +2,8 @@
 
 Found through the entry point ``jax`` of ``unamp.adapters``.
 
-What JAX's own idiom asks for besides: `loss_scaling`, pure functions for `jax.jit`, and for
-parameters that are values `low_parameters` and `with_master_weights`.
+For JAX's own idiom there are also `loss_scaling`, with pure functions for `jax.jit`, and, for
+parameters that are values, `low_parameters` and `with_master_weights`.
 """
 
 import jax
