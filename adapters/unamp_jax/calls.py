@@ -90,6 +90,7 @@ def _perform(
     found = [aval.dtype for aval in given]
     # Nothing below `jax.numpy` promotes: operands that a rule leaves differing would raise.
     followed = Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule
+    # Except under LOW and FP32, operands that agree stay as they are.
     mixed = any(dtype is not found[0] for dtype in found)
     wanted = (
         target(followed, plan.low, FLOAT32, found, mixed)

@@ -65,7 +65,7 @@ def combination(original: Function, computation: Function, *args: Any) -> object
 def _is_jaxs(computation: Function) -> bool:
     """Return whether JAX knows a reduction by its function, and has its own operation for it.
 
-    `jax.lax.add` is such a function; of any other JAX calls the user's function.
+    `jax.lax.add` is such a function. Any other function JAX calls as it is, as a user's.
     """
     named = "<locals>" not in getattr(computation, "__qualname__", "")
     return named and str(getattr(computation, "__module__", "")).startswith("jax.")
@@ -176,7 +176,7 @@ def converted_closure(
 
 
 def solving(place: int) -> Replacement:
-    """Return the maker of a solver's replacement, whose function returns float32 for float32.
+    """Return the maker of a solver's replacement: the solved function returns float32 for float32.
 
     A solver refuses results whose dtypes differ from those of the arguments.
 

@@ -86,7 +86,7 @@ def innermost(value: Any) -> object:
 def hook(library: str, module: str, path: str) -> object:
     """Return a private part of a library; None, with a warning, if the imported version has none.
 
-    A module that is not imported yet has nothing that anybody could call.
+    There is no warning for a module that is not imported yet: nobody can call its functions.
 
     Args:
         library: the name of the library's package, or of one inside it.

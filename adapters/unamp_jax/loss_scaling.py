@@ -214,7 +214,7 @@ def step(
         parameters: the parameters.
         **extra: for the transformation's own ``update``.
     """
-    import optax  # whoever has a transformation has imported it
+    import optax  # imported already, by the maker of the transformation
 
     extra = training.with_losses(extra)
 

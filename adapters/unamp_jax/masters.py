@@ -73,7 +73,7 @@ def with_master_weights(
         masters: the parameters before they became low; None: the parameters that ``init`` is
             given, in float32.
     """
-    import optax  # whoever has a transformation has imported it
+    import optax  # imported already, by the maker of the transformation
 
     inner = optax.with_extra_args_support(transformation)
 

@@ -55,7 +55,7 @@ def _forget() -> None:
     thread.plan, thread.sink, thread.made_under = None, None, None
 
 
-# --- what they are --------------------------------------------------------------------------------
+# --- the functions that are patched ---------------------------------------------------------------
 
 #: Functions of Python code: the module, the path inside it, and the maker of the replacement.
 _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (

@@ -56,6 +56,6 @@ def _takes(primitive: Primitive, avals: Sequence[jax.core.AbstractValue], params
     except NotImplementedError:
         return True
     except Exception:
-        # of whatever kind: it is somebody else's code, and the call itself raises it again
+        # of any kind: the evaluation is other people's code, and the call itself raises it again
         return False
     return True

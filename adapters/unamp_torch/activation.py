@@ -79,6 +79,7 @@ class Activation:
         # What can fail comes first, while nothing has changed yet.
         if thread.sink is not None:
             install_traced(plan)
+        # Where operators are recorded above autocast, handlers carry the rules out.
         recorded = exports.records_above()
         if recorded:
             exports.acquire()
@@ -101,12 +102,14 @@ class Activation:
             set_cache_enabled(shares)
         # As torch.autocast counts: one that closes inside must not clear the cache of casts.
         increment_nesting()
+        # An inner region goes on with the casts of the outer one.
         if weights is None or not plan.policy.cache:
             thread.weights = {} if plan.policy.cache else None
         thread.plan = plan
         if outer is not None:
             _switch(outer, on=False)
         _switch(plan, on=True)
+        # Only an outermost region has started to share native autocast's cache (`_may_cache`).
         return _Before(
             outer, weights, caching, shares and outer is None and plan.autocast, before, recorded
         )

@@ -211,6 +211,7 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Function:
         return _run(operator, own_key, keyset, args, kwargs)
 
     def kernel_without_keyset(*args: Any, **kwargs: Any) -> object:
+        # Without a trace, `_run` is called at once: one call of Python less in each operation.
         return (
             kernel(None, *args, **kwargs)
             if thread.sink is not None

@@ -166,7 +166,7 @@ def _handler(operator: Operator) -> Function:
         device = operator.eligible.device(args, kwargs)
         if plan is None or not plan.autocast or device not in plan.devices:
             return record(*args, **kwargs)
-        # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its
+        # PyTorch's own autocast is lost in an export, too: where the policy is delegated to it, its
         # lists are carried out here.
         policy = plan.policy.delegated("torch", device)
         if policy is None:

@@ -43,7 +43,7 @@ def _registrations(key: str, namespace: str) -> torch.library.Library:
 
 @cache
 def _let_others_pass(key: str) -> torch.library.Library:
-    """Have operators without a kernel on a key go on to the next one, instead of raising."""
+    """Let operators without a kernel on a key go on to the next key, instead of raising."""
     made = torch.library.Library("_", "IMPL")
     made.fallback(torch.library.fallthrough_kernel, key)
     return made

@@ -28,13 +28,13 @@ _BINDING_DIFFERS = frozenset({"einsum", "gradient", "nonzero", "split"})
 
 
 class Operator:
-    """One overload of an ATen operator, and what a rule needs to know about it.
+    """One overload of an ATen operator, with the facts about it that a rule needs.
 
     Attributes:
         op: the vocabulary's name.
         name: the overload's own name, e.g. ``"aten::add.Tensor"``.
         overload: PyTorch's object.
-        call: calls it with its arguments as the dispatcher hands them over.
+        call: calls it with its arguments as the dispatcher passes them to a kernel.
         composite: whether it is made of other operators.
         eligible: the arguments that a rule casts.
         computes: whether it does more than move or make data, in the dtype that it is told.

@@ -211,7 +211,7 @@ class Masters:
 def master_weight(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return a parameter's master weight, a parameter itself, with the numbers of `weight`."""
     made = torch.nn.Parameter(weight)
-    vars(made).update(vars(parameter))  # what optimizers are told about single parameters
+    vars(made).update(vars(parameter))  # attributes by which optimizers treat single parameters
     return made
 
 

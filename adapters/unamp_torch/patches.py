@@ -1,7 +1,7 @@
 """Patches of PyTorch's Python code where it must know about regions, while a region is open.
 
 Each is a module attribute that PyTorch looks up at every call (`HOOKS`). `acquire` patches them
-with the first open region of the process, `release` undoes it with the last. A patched function
+with the first open region of the process, `release` undoes them with the last. A patched function
 asks first whether the calling thread is in a region, so that other threads see the original.
 Operations are cast elsewhere: by kernels in `calls`, and by functions in `python_functions`.
 
@@ -199,7 +199,7 @@ def _undo() -> None:
 
 
 def _look_for_modules() -> None:
-    """Make the hooks ready whose modules have been imported since."""
+    """Make those waiting hooks ready whose modules are imported by now."""
     for hook in [hook for hook in _waiting if hook.awaited() is None]:
         module = sys.modules[hook.module]
         namespace = module.__dict__

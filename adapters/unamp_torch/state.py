@@ -182,7 +182,7 @@ class Plan:
 
 
 class Thread(state.ThreadState[Plan]):
-    """One thread's state; see `unamp.adapter.state.ThreadState` for what is not told here.
+    """One thread's state; see `unamp.adapter.state.ThreadState` for the other attributes.
 
     Attributes:
         weights: casts of float32 parameters made in the outermost region, by the parameter's id,

@@ -121,6 +121,7 @@ def _may_belong_to_a_parameter(written: object) -> bool:
         # int64 is most often a layer's counter, and never a parameter that is cast
         return False
     if written.requires_grad:
+        # While gradients are recorded, autograd refuses to write to a view of a parameter.
         return written.is_leaf or (not torch.is_grad_enabled() and _shares_memory(written))
     return _shares_memory(written)
 
