@@ -49,6 +49,7 @@ def eligible_dtype(value: Any) -> jnp.dtype | None:
     Python's numbers are weakly typed scalars in JAX, and take the dtype of the tensors that they
     meet: they are not eligible.
     """
+    # Objects with `__jax_array__` count, too: JAX takes them for arrays (flax's variables).
     if not isinstance(value, _KINDS) and getattr(type(value), "__jax_array__", None) is None:
         return None
     dtype = getattr(value, "dtype", None)

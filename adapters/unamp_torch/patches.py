@@ -199,7 +199,7 @@ def _undo() -> None:
 
 
 def _look_for_modules() -> None:
-    """Make those waiting hooks ready whose modules are imported by now."""
+    """Make the waiting hooks ready whose modules are imported by now."""
     for hook in [hook for hook in _waiting if hook.awaited() is None]:
         module = sys.modules[hook.module]
         namespace = module.__dict__
