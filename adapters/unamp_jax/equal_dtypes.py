@@ -65,7 +65,7 @@ def combination(original: Function, computation: Function, *args: Any) -> object
 def _is_jaxs(computation: Function) -> bool:
     """Return whether JAX knows a reduction by its function, and has its own operation for it.
 
-    `jax.lax.add` is such a function. Any other function JAX calls as it is, as a user's.
+    `jax.lax.add` is such a function. For any other, JAX calls the user's function.
     """
     named = "<locals>" not in getattr(computation, "__qualname__", "")
     return named and str(getattr(computation, "__module__", "")).startswith("jax.")

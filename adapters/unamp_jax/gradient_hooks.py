@@ -27,7 +27,7 @@ Bind = Callable[[Primitive, jax.Array, Keywords], jax.Array]
 
 
 class Later:
-    """A reference to an operation's hook, which is known once the operation has been reported.
+    """A reference to an operation's hook, known only once the operation has been reported.
 
     Attributes:
         hook: the hook; None where no trace wants gradients, too.

@@ -3,7 +3,7 @@
 Copies of a layer come and go. So a rule belongs to a name in a network of one structure: a copy of
 the layer has it, too, also one that a transformation made again from its leaves. The rules of the
 process are a part of the key of JAX's caches, as the plan is. So is the network where a thread is
-and, in linen, the rules inside the thread's layer: JAX finds no program of other rules.
+and, in linen, the rules inside the thread's layer: no program traced under other rules is found.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class _Network:
     """One call of a network with rules.
 
     Attributes:
-        strangers: the number of nested calls inside it of layers that are not the network's.
+        strangers: the number of nested calls, inside this one, of layers that are not the network's.
     """
 
     def __init__(

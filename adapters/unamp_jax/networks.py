@@ -150,8 +150,8 @@ def arrays_of(layer: Layer) -> list[jax.Array | np.ndarray]:
 def may_be_copy(layer: Layer, own: Layer, older: Container[jax.core.Trace] = ()) -> bool:
     """Return whether a layer may be a copy of another, made by a transformation.
 
-    Its arrays tell: one of them is the other's, or they are tracers, or slices of the other's that
-    a scan passed on which is not compiled.
+    Its arrays tell: one of them is the other's, or they are tracers, or slices of the other's,
+    passed on by a scan that is not compiled.
 
     Args:
         own: the other layer, of the same class and structure.

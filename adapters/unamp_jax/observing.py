@@ -190,7 +190,7 @@ def report(
 class _Reporter(Reporter):
     """The reporter of JAX's operations.
 
-    The primitives that report gradients are bound before there are numbers, and so a record.
+    The primitives that report gradients are bound before there are numbers, and before the record.
 
     Args:
         through: binds a primitive to a result.

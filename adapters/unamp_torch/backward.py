@@ -43,7 +43,7 @@ def suspended() -> Iterator[None]:
         thread.plan = plan
         include_kernels(plan)
         drop_casts()
-        # A region with the same guard, opened meanwhile, found none around it: it left that off.
+        # A region opened meanwhile found no plan around it: with the same guard, it left that off.
         for device, key, dtype, usual in () if plan is None else plan.guard:
             set_excluded(key, False)
             if dtype is not usual:

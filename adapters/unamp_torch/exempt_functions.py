@@ -302,7 +302,7 @@ def _replacement(original: Function) -> Function:
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> object:
-        # A compiler does not ask for the thread's plan: a graph takes any policy out of force.
+        # Dynamo must not trace into the thread's plan: its graph takes any policy out of force.
         if torch.compiler.is_compiling() or not (thread.plan is None or thread.plan.delegated):
             with without_policy():
                 return original(*args, **kwargs)

@@ -105,8 +105,8 @@ def function_as_one_operation(op: str, path: str, original: Function) -> Functio
     return call
 
 
-#: Stands in the place of a rule's name where a trace wants a report. (A graph can hold names, but
-#: no rules.)
+#: In the place of a rule's name where a trace wants a report. (A graph can hold names, but no
+#: rules.)
 _REPORTED = "reported"
 
 

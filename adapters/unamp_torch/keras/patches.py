@@ -69,7 +69,7 @@ def all_patches() -> tuple[PatchGroup]:
 
 @cache
 def tracing_patches() -> Patches:
-    """Return the patches that keep calls out of a trace by which Keras only infers shapes."""
+    """Return the patches that keep calls out of a trace where Keras only infers shapes."""
     symbolic = _patch(
         "keras.src.layers.layer", "Layer.__call__", partial(_unreported, of=_is_symbolic)
     )
