@@ -240,7 +240,7 @@ class _Network:
     """One call of a network with rules.
 
     Attributes:
-        strangers: the number of nested calls, inside this one, of layers that are not the network's.
+        strangers: the number of nested calls in this one of layers that are not the network's.
     """
 
     def __init__(
