@@ -2,8 +2,8 @@
 
 Found through the entry point ``jax`` of ``unamp.adapters``.
 
-What JAX's own idiom asks for besides: `loss_scaling`, pure functions for `jax.jit`, and for
-parameters that are values `low_parameters` and `with_master_weights`.
+For JAX's own idiom there are also `loss_scaling`, with pure functions for `jax.jit`, and, for
+parameters that are values, `low_parameters` and `with_master_weights`.
 """
 
 import jax
@@ -19,7 +19,7 @@ check_version("jax", jax.__version__, REQUIRES, older="older ones have no jax.ma
 HOOKS.probe()
 amp_warnings.newer_than_examined("jax", jax.__version__, HOOKS.examined)
 
-# Not before: other versions do not have what these import.
+# Imported last: other versions lack names that these modules import.
 from unamp_jax import loss_scaling  # noqa: E402
 from unamp_jax.adapter import JaxAdapter  # noqa: E402
 from unamp_jax.masters import low_parameters, with_master_weights  # noqa: E402

@@ -1,4 +1,4 @@
-"""Putting a plan in force in the calling thread, and putting back what was in force before."""
+"""Put a plan in force in the calling thread, and put back the one from before."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Activation:
         plan: Plan | None = None
         if self._active and self.policy is not None:
             patches.acquire()
-            plan = plans.plan(self.policy)
+            plan = plans.plan(self.policy)  # asked again, as a library may be imported by now
         if thread.sink is not None:
             plan = Plan.without_policy(reporting=True) if plan is None else plan.observed
         context = CONTEXT(plan)

@@ -71,7 +71,7 @@ class JaxAdapter(BaseAdapter):
         probing.probe_effects()
 
     def runtime(self) -> Mapping[str, Fact]:
-        """The threads of the CPU's kernels are as many as the process may use."""
+        """Return the facts about JAX; the CPU's kernels use as many threads as the process may."""
         return {
             "build": jax.default_backend(),
             "jaxlib": jax.lib.__version__,

@@ -1,7 +1,7 @@
 """One call of a primitive: `Primitive.bind_with_trace`.
 
-It stands between every function of JAX's and every transformation. The inputs are cast by the same
-trace that the primitive is bound by, then the original runs with no policy in force: rules of
+Every function of JAX reaches every transformation through this method. The inputs are cast by the
+same trace that the primitive is bound by, then the original runs with no policy in force: rules of
 differentiation and of batching, and kernels, run in the dtypes that were decided here, and no rule
 is carried out twice.
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
 
-#: Stores into a reference: what is stored takes the reference's dtype.
+#: The primitives that store into a reference: the stored value takes the reference's dtype.
 _STORES = frozenset({"swap", "addupdate"})
 
 
@@ -77,6 +77,7 @@ def _perform(
         dtype = getattr(aval, "dtype", None)
         if dtype is not None and dtype in ELIGIBLE:
             places.append(n)
+            # A plain number, which is a weakly typed scalar, is cast as well, but decides nothing.
             if aval.shape or not aval.weak_type:
                 given.append(aval)
     op, rule, reported = known
@@ -89,6 +90,7 @@ def _perform(
     found = [aval.dtype for aval in given]
     # Nothing below `jax.numpy` promotes: operands that a rule leaves differing would raise.
     followed = Rule.WIDEST if rule is Rule.UNTOUCHED and plan.policy.active else rule
+    # Except under LOW and FP32, operands that agree stay as they are.
     mixed = any(dtype is not found[0] for dtype in found)
     wanted = (
         target(followed, plan.low, FLOAT32, found, mixed)
@@ -100,10 +102,10 @@ def _perform(
         return _in_dtype(original, primitive, trace, args, rest, avals, places, dtype)
 
     if params.get("update_jaxpr") is not None and primitive.name == "scatter":
-        # a function that was traced for this dtype
+        # its update function was traced for this dtype
         wanted = avals[0].dtype
     elif wanted is None and any(avals[n].dtype is not found[0] for n in places):
-        wanted = found[0]  # a plain number takes the dtype of what it meets
+        wanted = found[0]  # a plain number takes the dtype of the tensors
 
     kept = (
         kept_calls.before_primitive(op, primitive.name, args, params)
@@ -149,7 +151,7 @@ def _in_dtype(
     places: list[int],
     wanted: jnp.dtype | None,
 ) -> PyTree:
-    """Call a primitive with its operands in a dtype; None where they stay what they are."""
+    """Call a primitive with its operands in a dtype; None: they stay as they are."""
     if wanted is None:
         return original(primitive, trace, args, *rest)
     wide = None
@@ -179,7 +181,8 @@ def _converted(
 ) -> jax.Array:
     """Carry out a cast.
 
-    One from bfloat16 to float32 keeps its meaning: it starts from a number that was rounded.
+    A cast from bfloat16 to float32 keeps its meaning: a compiler must not leave out the rounding to
+    bfloat16 before it.
     """
     result = original(primitive, trace, args, *rest)
     (value,), params = args, rest[-1]

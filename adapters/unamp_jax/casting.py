@@ -1,4 +1,4 @@
-"""Casts, and the dtypes that rules are about. No policy may be in force where these are called."""
+"""Casts, and the dtypes that rules cast; callers must have taken the policy out of force."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def is_tensor(value: object) -> bool:
 
 
 def with_numbers(value: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
-    """Return the array that a value is, inside of `jax.grad` too.
+    """Return the array with numbers behind a value, inside of `jax.grad`, too.
 
     Raises:
-        LeftOut: where there is none.
+        LeftOut: where there are no numbers.
     """
     found = core.to_concrete_value(value)
     if found is None:
@@ -44,11 +44,12 @@ def dtype_of(tensor: Any) -> str:
 
 
 def eligible_dtype(value: Any) -> jnp.dtype | None:
-    """Return the dtype of a tensor that rules are about; None for anything else.
+    """Return the dtype of a tensor that rules cast; None for anything else.
 
-    Numbers of Python's are weakly typed scalars once JAX has them, and take the dtype of what
-    they meet.
+    Python's numbers are weakly typed scalars in JAX, and take the dtype of the tensors that they
+    meet: they are not eligible.
     """
+    # Objects with `__jax_array__` count, too: JAX takes them for arrays (flax's variables).
     if not isinstance(value, _KINDS) and getattr(type(value), "__jax_array__", None) is None:
         return None
     dtype = getattr(value, "dtype", None)
@@ -65,7 +66,7 @@ def eligible_dtypes(*values: PyTree) -> list[jnp.dtype]:
 
 
 def cast(value: object, dtype: jnp.dtype) -> object:
-    """Return a tensor in another dtype; what is not eligible, or weakly typed, as it is."""
+    """Return an eligible tensor in another dtype; any other value as it is."""
     found = eligible_dtype(value)
     return value if found is None or found is dtype else narrowed(value, found, dtype)
 
@@ -73,8 +74,8 @@ def cast(value: object, dtype: jnp.dtype) -> object:
 def narrowed(value: Any, found: jnp.dtype, dtype: jnp.dtype) -> jax.Array:
     """Return a tensor of one eligible dtype in another one.
 
-    A compiler that fuses a bfloat16 result with its cast to float32 leaves the rounding out, but
-    for `reduce_precision`.
+    A compiler that fuses a bfloat16 result with its cast to float32 leaves the rounding out. It
+    keeps a `reduce_precision`.
     """
     if not isinstance(value, _KINDS):
         value = value.__jax_array__()
@@ -97,7 +98,7 @@ def mapped(to: Callable[[object, jnp.dtype], object], dtype: jnp.dtype, value: P
 
 
 class Form(NamedTuple):
-    """The structure of a pytree and the dtypes in it: a body may change what it is given."""
+    """The structure of a pytree and its dtypes, as they are before a body changes the pytree."""
 
     structure: jax.tree_util.PyTreeDef
     dtypes: tuple[object, ...]
@@ -112,7 +113,7 @@ def form_of(value: PyTree) -> Form:
 def in_form(value: PyTree, form: Form) -> PyTree:
     """Return a pytree with the dtypes of a form.
 
-    One of another structure, which JAX will refuse, is returned as it is.
+    A pytree of another structure, which JAX will refuse, is returned as it is.
     """
     leaves, structure = jax.tree.flatten(value)
     if structure != form.structure:

@@ -1,9 +1,9 @@
 """One call of a composite operation: Python code that is one operation of the vocabulary.
 
 `jax.nn.softmax` is six primitives: its own rule holds for all of them. Its inputs are cast, and it
-runs with no policy in force. `unamp.adapter.performing.Performer` carries it out; what it needs to
-know of JAX stands here. A function gets other code while a region is open; that reaches whoever
-imported it before, operators of arrays, and what `jax.jit` holds. Layers are in `layers`.
+runs with no policy in force. `unamp.adapter.performing.Performer` carries the rule out; this module
+tells it about JAX. A function gets other code while a region is open: so modules that imported it
+before, operators of arrays, and `jax.jit` call the replacement, too. Layers are in `layer_calls`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from unamp_jax.state import CONTEXT, DTYPES, ELIGIBLE, FLOAT32, Plan, PyTree, th
 if TYPE_CHECKING:
     import jax.numpy as jnp
 
-#: The argument by which a caller names the result's dtype, and that for a product's.
+#: The arguments by which a caller names the dtype of a result, and of a product's result.
 _DTYPE, _PREFERRED = "dtype", "preferred_element_type"
 
-#: A plain number that is no operand.
+#: The argument that is a plain number, and no operand.
 _FILL = "fill_value"
 
 
@@ -81,7 +81,7 @@ class Composite(Operator):
         )
 
     def _of_rank(self, plan: Plan, args: Args) -> Composite:
-        """Return the operation of a call; the one for every rank where a user's list names that."""
+        """Return a call's operation: that of its rank, unless a list names that of all ranks."""
         if not self._ranks or not args or is_listed(plan.policy, self.op):
             return self
         made = copy.copy(self)
@@ -113,7 +113,8 @@ class Composite(Operator):
     def named_dtype(self, args: Args, kwargs: Keywords) -> jax.typing.DTypeLike | None:
         """Return the dtype that the caller named; None where there is none.
 
-        It is an explicit cast, which no rule changes.
+        It is an explicit cast, which no rule changes. A float32 ``preferred_element_type`` is none:
+        it is about the result of low operands alone (`precision`).
         """
         named, preferred = (
             self.argument(_DTYPE, args, kwargs),
@@ -157,7 +158,7 @@ class Composite(Operator):
 def _with_numbers_alike(args: Args, kwargs: Keywords) -> tuple[Args, Keywords]:
     """Return the arguments of a `jax.lax` function with plain numbers in its low tensors' dtype.
 
-    A number becomes float32 there, which is what the tensors are outside of regions.
+    `jax.lax` makes a number float32, which agrees with the tensors outside of regions only.
     """
     found = {*eligible_dtypes(args, kwargs)}
     if found == {FLOAT32} or len(found) != 1:
@@ -180,7 +181,7 @@ class _Performer(Performer[Plan, Composite]):
     def perform(self, plan: Plan, operator: Composite, args: Args, kwargs: Keywords) -> PyTree:
         if plan.follows_parts(operator.op, operator.name):
             return operator.call(*args, **kwargs)
-        with CONTEXT(None):  # what casts follows no rule
+        with CONTEXT(None):  # neither the casts nor the operation's parts follow a rule
             return super().perform(plan, operator, args, kwargs)
 
     def is_native(self, operator: Composite, dtype: jnp.dtype, args: Args) -> bool:
@@ -195,7 +196,7 @@ class _Performer(Performer[Plan, Composite]):
     def seen(
         self, operator: Composite, args: Args, kwargs: Keywords
     ) -> tuple[list[jnp.dtype], Mapping[int, object]]:
-        # a rule is about them whatever the arguments are: the layer computes with them
+        # A layer computes with its own parameters: they count beside any arguments.
         own = operator.parameters(args)
         return eligible_dtypes(args, kwargs, own), own
 
@@ -204,8 +205,8 @@ class _Performer(Performer[Plan, Composite]):
     ) -> jnp.dtype | None:
         if rule is Rule.UNTOUCHED or not plan.policy.active:
             return None
-        # A low dtype that all inputs agree in may be one that a function has no kernel for, or that
-        # a layer's norm widens.
+        # Inputs that agree stay as they are, unless the function has no kernel for their low dtype,
+        # or is a layer's norm, which would widen them.
         agreed = rule.leaves_agreeing and not mixed
         if (
             agreed
@@ -224,7 +225,7 @@ class _Performer(Performer[Plan, Composite]):
         named = operator.named_dtype(args, kwargs)
         if operator.layer and named is not None:
             return self.call(plan, operator, args, kwargs), named, False
-        if rule is Rule.UNTOUCHED:
+        if rule is Rule.UNTOUCHED:  # even so, see `draws` and `widens`
             rule = (
                 Rule.FP32
                 if operator.draws and named is None
@@ -233,7 +234,7 @@ class _Performer(Performer[Plan, Composite]):
                 else rule
             )
         elif named is not None:
-            rule = Rule.WIDEST
+            rule = Rule.WIDEST  # the named dtype is kept; inputs that differ are widened
         result, dtype, emulated = super().carry_out_rule(plan, operator, rule, args, kwargs)
         return (
             mapped(cast, np.dtype(named), result) if emulated and named is not None else result,
@@ -244,7 +245,7 @@ class _Performer(Performer[Plan, Composite]):
     def call(
         self, plan: Plan, operator: Composite, args: Args, kwargs: Keywords, parts: Parts = AS_IT_IS
     ) -> PyTree:
-        sink, thread.sink = thread.sink, None  # what an operation is made of is its own affair
+        sink, thread.sink = thread.sink, None  # an operation's parts are not reported
         try:
             return operator.run(plan, parts.dtype, args, kwargs)
         finally:
@@ -339,7 +340,7 @@ performer = _Performer(
 
 
 def _ending_low(value: object, low: jnp.dtype) -> object:
-    """Return a result in a low dtype, one of float64 too.
+    """Return a result in a low dtype, also a float64 one.
 
     Where JAX has float64, a library's constants make results float64.
     """
@@ -352,7 +353,7 @@ def emulates(op: str, dtype: object, platform: str | None = None) -> bool:
     """Return whether an operation has no kernel in a low dtype.
 
     Args:
-        platform: where; None for what JAX computes on.
+        platform: JAX's platform; None for its default one.
     """
     emulated = facts().emulated
     if op in emulated["float16_off_gpus"]:
@@ -364,7 +365,7 @@ def emulates(op: str, dtype: object, platform: str | None = None) -> bool:
 def drawing(function: types.FunctionType, parameters: Sequence[str]) -> Replacement:
     """Return the maker of a random draw's replacement, which widens low parameters.
 
-    No rule reaches what the draw does.
+    No rule reaches the operations of the draw.
 
     Args:
         function: the function that draws.
@@ -406,7 +407,7 @@ def in_float32(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 def code_patch(function: types.FunctionType, replacement: Replacement) -> CodePatch:
     """Return a patch whose code has the function's own signature.
 
-    JAX binds arguments by it at every call.
+    JAX binds arguments by the signature at every call.
     """
 
     def stand_in(original: Function) -> types.CodeType:

@@ -1,8 +1,8 @@
-"""Loops, branches and solvers: what a loop carries keeps its dtype, and branches agree in theirs.
+"""Loops, branches and solvers: a loop's values keep their dtypes, and branches agree in theirs.
 
 JAX refuses a body that returns other dtypes than it was given. So a body is wrapped, and the
-wrapped one is kept for as long as the body lives: JAX remembers by function what it has traced
-and compiled.
+wrapped body is kept for as long as the body lives: JAX finds traced and compiled programs by
+their function.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def wrapped(function: Function, wrap: Callable[..., Function], *details: Hashabl
     """Return a function wrapped, the same one each time for as long as the function lives.
 
     Args:
-        wrap: wraps it, given what returns it, and the details.
+        wrap: wraps the function, given a reference to it, and the details.
         *details: hashable.
     """
     try:
         kept = _kept.get(function)
-        if kept is None or kept.function() is not function:  # another one that is equal to it
+        if kept is None or kept.function() is not function:  # kept for another, equal one
             kept = _kept[function] = _Kept(weakref.ref(function), {})
-    except TypeError:  # of a kind that cannot be hashed, or referred to weakly
+    except TypeError:  # it cannot be hashed, or referred to weakly
         return wrap(lambda: function, *details)
     key = (wrap, *details)
     if key not in kept.wrapped:
@@ -85,14 +85,13 @@ def ending(function: Reference, form: Form) -> Function:
 
 # --- loops and branches ---------------------------------------------------------------------------
 
-# Each of the decorated functions is called with the one that it replaces, which is the original,
-# and that one's arguments.
+# Each decorated function is called with the original, which it replaces, and its arguments.
 _in_regions = in_regions(thread)
 
 
 @_in_regions
 def scan(original: Function, f: Function, *args: Any, **kwargs: Any) -> PyTree:
-    """Call `jax.lax.scan`, or equinox's, with a body that keeps the dtypes of what it carries."""
+    """Call `jax.lax.scan`, or equinox's, with a body that keeps the dtypes of its carry."""
     return original(wrapped(f, _scan_body) if callable(f) else f, *args, **kwargs)
 
 
@@ -102,7 +101,7 @@ def while_loop(
 ) -> PyTree:
     """Call `jax.lax.while_loop`, or equinox's, with a body that keeps the dtypes of its value.
 
-    `jax.lax.fori_loop` comes to it, too.
+    `jax.lax.fori_loop` calls it, too.
     """
     return original(
         cond_fun,
@@ -122,7 +121,7 @@ def cond(
     **named: PyTree,
 ) -> PyTree:
     """Call `jax.lax.cond` with branches whose results agree in their dtypes."""
-    if callable(true_fun) and callable(false_fun):  # else it is the form of old
+    if callable(true_fun) and callable(false_fun):  # else the call has the older form
         true_fun, false_fun = _agreeing((true_fun, false_fun), _operands(operands, named))
     return original(pred, true_fun, false_fun, *operands, **named)
 
@@ -142,13 +141,13 @@ def switch(
 
 
 def _operands(operands: tuple[PyTree, ...], named: dict[str, PyTree]) -> tuple[PyTree, ...]:
-    # what stands for "none given"
+    # a plain object means "none given"
     given = [value for value in named.values() if type(value) is not object]
     return operands or tuple(given)
 
 
 def _agreeing(branches: tuple[Function, ...], operands: tuple[PyTree, ...]) -> tuple[Function, ...]:
-    """Return branches whose results are float32 where theirs would differ."""
+    """Return the branches, wrapped so that results are float32 where their dtypes differ."""
     forms = [_result_form(branch, operands) for branch in branches]
     if len({form.structure for form in forms}) > 1 or len(set(forms)) == 1:
         return branches  # JAX says what is wrong, or nothing is
@@ -159,7 +158,7 @@ def _agreeing(branches: tuple[Function, ...], operands: tuple[PyTree, ...]) -> t
 def _result_form(branch: Function, operands: tuple[PyTree, ...]) -> Form:
     """Return the form of a branch's result.
 
-    A branch is traced once for operands of a kind, as by JAX itself.
+    A branch is traced once for operands of the same kinds, as by JAX itself.
     """
     leaves, structure = jax.tree.flatten(operands)
     kinds = tuple(map(jax.typeof, leaves))
@@ -169,7 +168,7 @@ def _result_form(branch: Function, operands: tuple[PyTree, ...]) -> Form:
             known: Form = _remembered_form(branch, structure, kinds)
             return known
         except TypeError:
-            pass  # it cannot be remembered, or is wrong in itself: then it raises again
+            pass  # the branch cannot be remembered, or is wrong in itself: then it raises again
     return form_of(jax.eval_shape(branch, *operands))
 
 

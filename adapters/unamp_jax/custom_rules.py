@@ -1,7 +1,7 @@
 """Functions with rules of differentiation of their own: `jax.custom_jvp` and `jax.custom_vjp`.
 
-A rule runs under the policy of its forward pass, whenever that is, and ends in the dtypes of what
-it belongs to: tangents in those of their primals, cotangents in those of the inputs.
+Such a rule runs under the policy of its forward pass, also after the region has closed. Its results
+get the dtypes that JAX demands: tangents those of their primals, cotangents those of the inputs.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ def jvp_call(
     """Return the maker of the replacement of `custom_jvp.__call__`.
 
     Args:
-        composites: those functions with rules of their own that are operations of the vocabulary,
-            by their ids.
+        composites: the functions with such rules that are operations of the vocabulary, by ids.
         patched: applies the patches while the context is open: a rule may run after the last
             region is closed.
     """
@@ -42,7 +41,7 @@ def jvp_call(
     ) -> jax.custom_jvp:
         if not function.jvp:
             return function
-        mine = copy.copy(function)
+        mine = copy.copy(function)  # others call the function itself, under other policies
         mine.jvp = _under(plan, function.jvp, _tangents, patched)
         return mine
 
@@ -75,7 +74,7 @@ def _calling(
 ) -> Callable[[Function], Function]:
     """Return the maker of a replacement of `__call__`.
 
-    `ruled` returns a function whose rules run under the plan.
+    `ruled` returns a copy of the function whose rules run under the plan.
     """
 
     @as_replacement

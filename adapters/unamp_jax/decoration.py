@@ -48,7 +48,7 @@ def decorate(
     low = DTYPES[decoration.dtype]
     with CONTEXT(None):
         made = [
-            # of the parameters as they are
+            # before the cast below: master weights start from the float32 parameters
             nnx.Optimizer(network, with_master_weights(optimizer.tx), wrt=optimizer.wrt)
             for network, optimizer in pairs
             if decoration.master_weights
@@ -62,7 +62,7 @@ def decorate(
 def _variables(
     networks: Sequence[Module], decoration: Decoration, nnx: ModuleType
 ) -> Iterator[Variable]:
-    """Return the parameters that become low, each once."""
+    """Yield the parameters that become low, each once."""
     instances, chosen = excluded_layers(
         decoration.excluded, nnx.Module, "layers of nnx and classes of them"
     )
@@ -102,7 +102,7 @@ def _leaves(network: Module, nnx: ModuleType) -> list[Variable]:
 def _pairs(
     networks: Sequence[Module], optimizers: Sequence[Optimizer]
 ) -> list[tuple[Module, Optimizer]]:
-    """Return each optimizer with the network whose parameters it steps, which it does not hold."""
+    """Return each optimizer with the network that it steps, to which it has no reference."""
     if len(networks) != 1 and len(networks) != len(optimizers) and optimizers:
         raise NotExpressible(
             "an optimizer of nnx does not hold its network: give one network, or one for each "

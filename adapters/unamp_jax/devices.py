@@ -16,14 +16,14 @@ _KINDS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "gpu"
 def names() -> Mapping[str, str]:
     """Return JAX's word for every device that is there, by its kind.
 
-    The CPU is always there, beside what JAX computes on.
+    The CPU is always there, beside the device that JAX computes on.
     """
     backend = jax.default_backend()
     return {"cpu": "cpu", **({} if _KINDS.get(backend, "gpu") == "cpu" else {"gpu": backend})}
 
 
 def kind_of(device: object) -> str | None:
-    """Return the kind of a device, ``"gpu:0"`` or a `jax.Device`; None for what is none of JAX's.
+    """Return the kind of a device, ``"gpu:0"`` or a `jax.Device`; None where it is not JAX's.
 
     A device that is not there is a kind of its own.
     """

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from jax._src.api import VJP
     from jax._src.numpy.array_methods import _IndexUpdateRef
 
-# Each of the decorated functions is called with the one that it replaces, which is the original,
-# and that one's arguments.
+# Each decorated function is called with the original, which it replaces, and its arguments.
 _in_regions = in_regions(thread)
 
 
@@ -51,14 +50,14 @@ def reduction(
 
 @_in_regions
 def combination(original: Function, computation: Function, *args: Any) -> object:
-    """Trace how a reduction or a scatter combines two numbers, and keep their dtype.
+    """Trace the function by which a reduction or a scatter combines two numbers; keep their dtype.
 
     JAX's own function is a part of the operation: no policy is in force in it.
     """
     if _is_jaxs(computation):
         with CONTEXT(None):
             return original(computation, *args)
-    if len(args) == 1:  # of several operands `reduction` sees to the dtypes
+    if len(args) == 1:  # with several operands, `reduction` keeps the dtypes
         computation = wrapped(computation, ending, Form(jax.tree.structure(0), (args[0].dtype,)))
     return original(computation, *args)
 
@@ -66,7 +65,7 @@ def combination(original: Function, computation: Function, *args: Any) -> object
 def _is_jaxs(computation: Function) -> bool:
     """Return whether JAX knows a reduction by its function, and has its own operation for it.
 
-    `jax.lax.add` is such a function; of any other JAX calls the user's function.
+    `jax.lax.add` is such a function. For any other, JAX calls the user's function.
     """
     named = "<locals>" not in getattr(computation, "__qualname__", "")
     return named and str(getattr(computation, "__module__", "")).startswith("jax.")
@@ -99,7 +98,7 @@ def whole_update(
 ) -> jax.Array:
     """Call ``x.at[...].divide`` or ``power`` so that the array keeps its dtype.
 
-    JAX computes them of the whole array.
+    JAX computes them from the whole array.
     """
     if self.array.dtype in ELIGIBLE:
         with CONTEXT(None):
@@ -177,7 +176,7 @@ def converted_closure(
 
 
 def solving(place: int) -> Replacement:
-    """Return the maker of a solver's replacement, whose function returns float32 for float32.
+    """Return the maker of a solver's replacement: the solved function returns float32 for float32.
 
     A solver refuses results whose dtypes differ from those of the arguments.
 
@@ -187,7 +186,7 @@ def solving(place: int) -> Replacement:
 
     @as_replacement
     def call(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-        # an operator is a module, and no policy is in force while it is made
+        # while an operator, which is a module, is made, no policy is in force
         plan = thread.made_under if thread.plan is None else thread.plan
         if plan is None or not callable(args[place]):
             return original(*args, **kwargs)
@@ -207,10 +206,7 @@ def _as_given(function: Function, *args: PyTree, **kwargs: PyTree) -> PyTree:
 
 @_in_regions
 def variable_put(original: Function, self: Scope, col: str, name: str, value: PyTree) -> object:
-    """Call `flax.core.Scope.put_variable` with a value in the dtypes of the one before.
-
-    Linen's variables are set by it.
-    """
+    """Call linen's `Scope.put_variable` with a value in the dtypes of the one before."""
     before = self.get_variable(col, name)
     return original(self, col, name, value if before is None else in_form(value, form_of(before)))
 

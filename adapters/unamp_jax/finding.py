@@ -1,4 +1,4 @@
-"""The composite operations and layers that spellings lead to, in JAX and imported libraries."""
+"""The composite operations and layers that spellings name, in JAX and imported libraries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unamp_jax.layer_calls import patch_of
 from unamp_jax.shadowing import dot_general
 from unamp_jax.spellings import library_of, named, spelled
 
-#: Functions that have rules of differentiation of their own, by their ids.
+#: The operations that have rules of differentiation of their own, by the ids of their functions.
 with_rules: dict[int, Composite] = {}
 
 _taken: set[int] = set()
@@ -31,7 +31,7 @@ def patches_of(library: str) -> tuple[Patch, ...]:
     """Return the patches of a library's functions and of its layers' methods.
 
     A function with two names is patched under the first. Each patch is made once: made again while
-    it is applied, it would take what stands in for the original.
+    it is applied, it would take the replacement for the original.
 
     Args:
         library: one of `unamp_jax.spellings.libraries`.
@@ -86,7 +86,7 @@ def innermost(value: Any) -> object:
 def hook(library: str, module: str, path: str) -> object:
     """Return a private part of a library; None, with a warning, if the imported version has none.
 
-    A module that is not imported yet has nothing that anybody could call.
+    There is no warning for a module that is not imported yet: nobody can call its functions.
 
     Args:
         library: the name of the library's package, or of one inside it.
@@ -104,5 +104,5 @@ def hook(library: str, module: str, path: str) -> object:
 def _exists(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of what it is in
+    except ModuleNotFoundError:  # of its package
         return False

@@ -1,9 +1,9 @@
-"""Telling a trace of the gradients of results, for `unamp.trace(gradients=True)`.
+"""Reports of the gradients of results to a trace, for `unamp.trace(gradients=True)`.
 
-JAX has no hooks on arrays. A primitive of our own stands after the operation instead: it returns
-what it is given, in every transformation, and its transpose, which is a step of the backward pass,
-tells of the cotangent that it hands on. Parameters are values of the caller's: what a pullback
-returns for a pytree has their names.
+JAX has no hooks on arrays. Instead a primitive of our own follows the operation. It returns its
+operand, in every transformation; its transpose, which is a step of the backward pass, reports the
+cotangent and passes it on. Parameters are values of the caller's: the gradients that a pullback
+returns for a pytree have the names of its leaves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Bind = Callable[[Primitive, jax.Array, Keywords], jax.Array]
 
 
 class Later:
-    """Stands for an operation's hook, which is known once the operation has been reported.
+    """A reference to an operation's hook, known only once the operation has been reported.
 
     Attributes:
         hook: the hook; None where no trace wants gradients, too.
@@ -38,7 +38,7 @@ class Later:
         self.hook = hook
 
     def take(self, cotangent: jax.Array) -> None:
-        """Tell of a gradient, which may be one that a compiled program computes later."""
+        """Report a gradient, also one that a compiled program computes later."""
         hook = self.hook
         if hook is None or not hook.wanted:
             return
@@ -62,15 +62,15 @@ class Later:
 
 
 def bind(primitive: Primitive, value: jax.Array, params: Keywords) -> jax.Array:
-    """Bind a primitive by the transformations that are in force."""
+    """Bind a primitive under the transformations that are in force."""
     with CONTEXT(None):
         return primitive.bind(value, **params)
 
 
 def followed(results: Sequence[jax.Array], through: Bind) -> tuple[list[jax.Array], list[Later]]:
-    """Return an operation's floating results to go on with, and what takes their gradients.
+    """Return an operation's floating results to go on with, and the takers of their gradients.
 
-    What no transformation looks at has no gradient, and stays what it is.
+    A result outside of every transformation has no gradient, and stays as it is.
     """
     later = [Later(n) for n in range(len(results))]
     going_on = [

@@ -1,6 +1,6 @@
 """The private names of JAX and the libraries on it that the adapter uses.
 
-They are looked at before they are imported.
+They are probed before they are imported.
 """
 
 from unamp.adapter.hooks import read_hooks

@@ -22,7 +22,7 @@ from unamp_jax.state import FLOAT32, PyTree, thread
 
 
 def patches() -> Iterator[Patch]:
-    """Yield the patches of Keras' dtype policies, and of what adds losses up.
+    """Yield the patches of Keras' dtype policies, and of the functions that add losses up.
 
     Raises:
         FrameworkNotSupported: naming the version of Keras and what is missing.
@@ -38,9 +38,9 @@ def patches() -> Iterator[Patch]:
 
 
 def tracing_patches(follow: Callable[[Function], Function]) -> tuple[Patch, ...]:
-    """Return the patches by which a trace tells what a model of Keras's runs.
+    """Return the patches by which a trace reports the layers of a Keras model.
 
-    What Keras runs only to see shapes is kept out, and a training step calls the model by
+    Calls by which Keras only infers shapes are kept out, and a training step calls the model by
     another method.
 
     Args:
@@ -62,7 +62,7 @@ def _unreported(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _widened(value: PyTree) -> PyTree:
-    """Return nested arguments with their low tensors in float32, and with Keras' masks of them."""
+    """Return nested arguments with low tensors in float32, which keep their Keras masks."""
     return mapped(keras_metrics.keeping_mask(cast), FLOAT32, value)
 
 

@@ -1,12 +1,12 @@
 """One call of a layer of flax, equinox or Keras that is one operation of the vocabulary.
 
-Its parameters are not among its arguments. So its inputs are cast, and it runs under a plan by
-which all of it computes in one dtype: `nnx.Linear` is a product and a sum with a float32 bias, and
-both are the layer.
+A layer's parameters are not among its arguments. So its inputs are cast, and it runs under a plan
+in which all its parts compute in one dtype: `nnx.Linear` is a product and a sum with a float32
+bias, and both follow the layer's rule.
 
-A layer of flax's may state the dtype that it computes in. float32 is what everything computes in
-outside of regions, and what libraries hand down where a user said nothing: the policy decides, as
-for a layer that states none. Any other dtype is kept.
+A layer of flax's may state the dtype that it computes in. Where that is float32 the policy decides,
+as for a layer that states none: it is the dtype of all layers outside of regions, and libraries
+pass it on where a user said nothing. Any other dtype is kept.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def patch_of(function: types.FunctionType, layers: Mapping[type, tuple[str, str]
     """Return the patch of a method that layers are called by; several classes may share one.
 
     Args:
-        layers: each class that it is the method of, with the operation that it is.
+        layers: the classes that have the method, each with its operation and spelling.
     """
 
     @as_replacement
@@ -113,12 +113,12 @@ class _Layer(Composite):
         has_activation = self._is_keras and self.op in facts().parts
         inside: Plan | None = plan.within(self.op, rule, has_activation)
         if self.activation_only and dtype is not None:
-            # its parameters and running statistics stay float32
-            # Keras' dtype policies see by a plan that a region decides.
+            # Parameters and running statistics stay float32, with no plan in force; but Keras'
+            # dtype policies need one to see that a region decides.
             inside = plan.within(self.op, Rule.UNTOUCHED) if self._is_keras else None
         with CONTEXT(inside):
             result = self.call(*args, **kwargs)
-        # an activation's comes last
+        # with an activation inside, the result is the activation's, under its own rule
         return result if dtype is None or has_activation else mapped(cast, dtype, result)
 
     def run_again(self, plan: Plan, args: Args, kwargs: Keywords) -> PyTree:
@@ -130,12 +130,13 @@ class _Layer(Composite):
     def run_unchanged(self, args: Args, kwargs: Keywords) -> PyTree:
         if getattr(self._layer, "scope", None) is None:
             return super().run_unchanged(args, kwargs)
-        module, variables = self._layer.unbind()  # linen's names are taken once they have been used
+        # bound, it could not run again: linen takes each name of a variable once
+        module, variables = self._layer.unbind()
         return module.apply(variables, *args[1:], **kwargs)
 
     def state(self, args: Args) -> list[object]:
         if any(is_of(value, "equinox.nn", "State") for value in leaves(args)):
-            return [object()]  # one call uses it up
+            return [object()]  # as if it changed: one call uses the state up
         if (variables := getattr(self._layer, "non_trainable_variables", None)) is not None:
             # Keras
             return [variable.value for variable in variables]
@@ -149,10 +150,10 @@ class _Layer(Composite):
 
 
 def _parameters(layer: Layer) -> list[object]:
-    """Return a layer's parameters, with those of the layers that it is made of.
+    """Return a layer's parameters, with those of the layers inside.
 
-    Flax's linen keeps them elsewhere, and says before they are made what dtype they will have. Of a
-    variable of Keras' there are the shape and the dtype: to read its value may cast it.
+    Linen keeps them elsewhere, and states their dtype before they are made. A variable of Keras is
+    replaced by zeros of its shape and dtype, as reading its value may cast it.
     """
     own = [value for value in vars(layer).values() if eligible_dtype(value) is not None]
     if own:
@@ -182,9 +183,9 @@ def _stated_dtype(layer: Layer) -> jnp.dtype | None:
 
 
 def _of_rank(op: str, layer: Layer, policy: Policy) -> str:
-    """Return the operation that a layer is, for its rank where its class serves every rank.
+    """Return a layer's operation: that of its rank, where its class serves every rank.
 
-    Where a user's list names the operation of all ranks, it is that.
+    Where a user's list names the operation of all ranks, it is that one.
     """
     ranks = facts().ranks.get(op)
     if ranks is None or is_listed(policy, op):

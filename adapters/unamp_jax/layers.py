@@ -1,9 +1,9 @@
 """Rules for single layers of flax and equinox, whose networks are values.
 
-Copies of a layer come and go. A rule is about a name in a network of one structure: a copy of it,
-or what a transformation made again of its leaves, has the rule too. The rules of the process are a
-part of the key of JAX's caches, as the plan is, and so are the network and, in linen, the rules
-inside of the layer where a thread is: no program is found that was traced under other rules.
+Copies of a layer come and go. So a rule belongs to a name in a network of one structure: a copy of
+the layer has it, too, also one that a transformation made again from its leaves. The rules of the
+process are a part of the key of JAX's caches, as the plan is. So is the network where a thread is
+and, in linen, the rules inside the thread's layer: no program traced under other rules is found.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Layer:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of the layers that are there, which patterns ask for."""
+        """The class of the layers at this place, for which patterns ask."""
         if self.kind is None:
             raise NotExpressible(
                 "layers of flax.linen have no class before they are called; "
@@ -80,7 +80,7 @@ class _Layer:
         return self.kind
 
 
-#: The networks that have been asked about, as long as anybody has one of their layers.
+#: The networks seen so far, as long as somebody refers to one of their layers.
 _networks: WeakValueDictionary[Structure, _Layer] = WeakValueDictionary()
 
 
@@ -131,8 +131,8 @@ def _place(network: Layer) -> _Layer:
     if place is None:
         place = _networks[structure] = _Layer(structure, type(network), ("",))
     known = {inner.names: inner for _, inner in place.inner}
-    # Asked again: one network of a structure may share layers where another has several, or have
-    # other variables.
+    # Made anew for each network: one of a structure may share layers where another has several, or
+    # have other variables.
     place.inner = tuple(
         (_linen_layers if is_linen(network) else _layers)(structure, network, known)
     )
@@ -185,11 +185,11 @@ class _InForce:
         self.rules: Rules = {}
         # of layers with rules: a network's class, and the layer's name in it
         self.kinds: Mapping[type, tuple[str, str]] = {}
-        self._places: dict[_Layer, LayerRegion] = {}  # keeps what carries the rules
+        self._places: dict[_Layer, LayerRegion] = {}  # keeps the places alive while they have rules
         self._keras = RulesInForce()
 
     def put(self, place: _Layer, region: LayerRegion | None) -> None:
-        """Have a layer of every network of one structure run in a region; None: as written."""
+        """Make a layer of every network of one structure run in a region; None: without one."""
         before = bool(self._places)
         self._places.pop(place, None)
         if region is not None:
@@ -228,8 +228,8 @@ class _Inside(threading.local):
     """The place where a thread is.
 
     Attributes:
-        network: the network with rules that it is inside of, innermost; None outside.
-        others: how many calls of layers it is inside of, one in another, outside of such networks.
+        network: the innermost network with rules that the thread is in; None outside.
+        others: the number of nested calls of layers that it is in, outside of such networks.
     """
 
     network: _Network | None = None
@@ -240,8 +240,7 @@ class _Network:
     """One call of a network with rules.
 
     Attributes:
-        strangers: how many calls of layers that are none of the network's it is inside of,
-            one in another.
+        strangers: the number of nested calls in this one of layers that are not the network's.
     """
 
     def __init__(
@@ -259,14 +258,14 @@ class _Network:
         )
         self._layers = [("", network), *there]
         self._names: dict[int, str | None] = {id(layer): name for name, layer in self._layers}
-        # what is no layer of the network itself stays alive as long as its id is a key
+        # layers that are not the network's stay alive as long as their ids are keys
         self._kept: list[Layer] = []
-        # A transformation inside of the call has a trace of its own: tracers of these are what the
-        # call was given.
+        # A transformation inside of the call has a trace of its own; tracers of these older traces
+        # are what the call was given.
         self._older = core.unsafe_get_trace_stack(core.unsafe_get_current_trace())
 
     def name(self, layer: Layer) -> str | None:
-        """Return the name of one of the network's layers; None for what is none of them.
+        """Return the name of one of the network's layers; None for any other layer.
 
         Raises:
             NotExpressible: for a copy of several layers that have different rules.
@@ -278,9 +277,9 @@ class _Network:
         return self._names[id(layer)]
 
     def _name_in_scopes(self, layer: linen.Module) -> str | None:
-        """Return the name of a layer of linen: its path from the network, if it is in that one.
+        """Return the name of a layer of linen: its path from the network; None outside of it.
 
-        The path alone does not tell: a network that is applied inside of another begins anew.
+        The path alone does not tell: in a network that is applied inside another, paths begin anew.
         """
         start = self._linen
         if start is None or layer.scope is None or layer.path[: len(start)] != start:
@@ -288,7 +287,7 @@ class _Network:
         outermost = layer
         while len(outermost.path) > len(start) and is_linen(outermost.parent):
             outermost = outermost.parent
-        # A lifted transformation makes a layer again that has no module for a parent, but its path.
+        # A lifted transformation makes a layer again, with its path but with no module as parent.
         is_other = len(outermost.path) == len(start) and outermost is not self._network
         if is_other and structure_of(outermost) != self.structure:
             return None
@@ -306,7 +305,7 @@ class _Network:
             if type(own) is type(layer) and structure_of(own) == like
         ]
         without_arrays = not arrays_of(layer)
-        if without_arrays and self.strangers:  # nothing else tells it apart
+        if without_arrays and self.strangers:  # only arrays tell a copy from a stranger's layer
             alike = []
         names = [name for name, own in alike if may_be_copy(layer, own, self._older)]
         if len({self.within(name) for name in names}) > 1:
@@ -405,7 +404,7 @@ def _apart(original: Function, args: Args, kwargs: Keywords) -> PyTree:
 def _keyed(network: _Network, inside: Relative | None) -> AbstractContextManager[object]:
     """Return the context of a layer's call.
 
-    `inside` tells layers apart that a cache of traces takes for one.
+    `inside` tells layers apart that JAX's caches would take for one.
     """
     made: AbstractContextManager[object] = _KEY((_KEY._obj.get_global(), network.structure, inside))
     return made

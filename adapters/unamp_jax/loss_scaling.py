@@ -8,10 +8,12 @@ The state is a pytree, the arithmetic that of `unamp.GradScaler`.
     def step(parameters, opt_state, state, batch):
         scaled = lambda p: loss_scaling.scale(state, loss(p, batch))
         gradients, finite = loss_scaling.unscale(state, jax.grad(scaled)(parameters))
-        parameters, opt_state = loss_scaling.step(transformation, finite, gradients, opt_state,
-        parameters) return parameters, opt_state, loss_scaling.adjust(state, finite)
+        parameters, opt_state = loss_scaling.step(
+            transformation, finite, gradients, opt_state, parameters
+        )
+        return parameters, opt_state, loss_scaling.adjust(state, finite)
 
-No policy is in force in any of them, whatever region is open.
+No policy is in force in any of these functions, whatever region is open.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LossScaleState", "adjust", "init", "of", "scale", "step", "unscale"]
 
-#: What changes from step to step; the rest are the rules, which are a part of a compiled program.
+#: The fields that change from step to step; the rules are constants of a compiled program.
 _NUMBERS = ("scale", "growth_tracker", "backoff_tracker", "skipped")
 
 
@@ -48,9 +50,9 @@ class LossScaleState:
 
     Attributes:
         scale: the factor, a float32 number.
-        growth_tracker, backoff_tracker: how many updates in a row there have been without an
-            overflow, and with one.
-        skipped: how many updates had an overflow.
+        growth_tracker, backoff_tracker: the numbers of updates in a row without an overflow, and
+            with one.
+        skipped: the number of updates with an overflow.
         rules: how the scale moves; see `unamp.scaling.loss_scale.LossScale`.
     """
 
@@ -76,16 +78,16 @@ def init(
 
     Args:
         init_scale: the first scale.
-        growth_factor: what it is multiplied by after `growth_interval` updates in a row without an
+        growth_factor: the factor of the scale after `growth_interval` updates in a row without an
             overflow.
-        backoff_factor: what it is multiplied by after an overflow.
-        growth_interval: see there.
+        backoff_factor: the factor of the scale after an overflow.
+        growth_interval: see `growth_factor`.
         **rules: ``backoff_interval``, ``dynamic``, ``minimum`` and ``maximum``, as
             `unamp.GradScaler` takes them.
 
     Raises:
-        TypeError, ValueError: for a number that the rules cannot work with, and for an argument
-            that there is not.
+        TypeError, ValueError: for a number that the rules cannot work with, and for an unknown
+            argument.
     """
     if wrong := rules.keys() - _RULES:
         given = [
@@ -105,7 +107,7 @@ def init(
 
 
 def of(loss_scale: LossScale) -> LossScaleState:
-    """Return the state of a loss scale: of one that was restored from a saved state, say."""
+    """Return the state of a loss scale, for example of one restored from a saved state."""
     counts = [
         jnp.asarray(count, jnp.int32)
         for count in (loss_scale.growth_tracker, loss_scale.backoff_tracker, 0)
@@ -117,7 +119,7 @@ def of(loss_scale: LossScale) -> LossScaleState:
 
 
 def scale(state: LossScaleState, loss: Array) -> Array:
-    """Return a loss times the scale; a low one is float32 then.
+    """Return a loss times the scale; a low loss becomes float32.
 
     The gradient flows back through the product.
     """
@@ -136,7 +138,7 @@ def unscale(state: LossScaleState, gradients: PyTree) -> tuple[PyTree, Array]:
         gradients: a pytree of float32 or bfloat16 gradients.
 
     Raises:
-        ValueError: for float16 gradients: what scaling won would be lost in unscaling them.
+        ValueError: for float16 gradients: unscaled, small ones would vanish in spite of scaling.
     """
     if any(str(leaf.dtype) == "float16" for leaf in jax.tree.leaves(gradients)):
         raise ValueError(
@@ -212,7 +214,7 @@ def step(
         parameters: the parameters.
         **extra: for the transformation's own ``update``.
     """
-    import optax  # whoever has a transformation has imported it
+    import optax  # imported already, by the maker of the transformation
 
     extra = training.with_losses(extra)
 

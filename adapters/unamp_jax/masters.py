@@ -44,8 +44,8 @@ def low_parameters(
     Args:
         parameters: a pytree: of linen's variables, an equinox module, or any other.
         dtype: the low dtype.
-        keep: tells by a parameter's path, as `jax.tree_util.keystr` writes it, which stay in
-            float32: those of norms, say.
+        keep: returns whether a parameter stays in float32 (those of norms, say), given its path as
+            `jax.tree_util.keystr` writes it.
     """
     low = DTYPES[low_dtype(dtype)]
 
@@ -63,17 +63,17 @@ def with_master_weights(
 ) -> GradientTransformationExtraArgs:
     """Return an optax transformation that steps float32 master weights of low parameters.
 
-    In its step the given transformation finds float32 weights, gradients and state. What is
-    returned, added to the low parameters by `optax.apply_updates`, makes them the rounded master
+    In a step the given transformation finds float32 weights, gradients and state. The returned
+    updates, added to the low parameters by `optax.apply_updates`, make them the rounded master
     weights. To the bit, master weights are those of float32 steps with the same gradients. No
     policy is in force in a step.
 
     Args:
         transformation: an optax transformation.
-        masters: what the parameters were before they became low; None: what they are when ``init``
-            is called, in float32.
+        masters: the parameters before they became low; None: the parameters that ``init`` is
+            given, in float32.
     """
-    import optax  # whoever has a transformation has imported it
+    import optax  # imported already, by the maker of the transformation
 
     inner = optax.with_extra_args_support(transformation)
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import equinox
     from flax import linen, nnx
 
-    #: What has a name in a network, and the network itself: a module of flax's or equinox's, or a
-    #: layer of Keras's.
+    #: A network, or a layer with a name in it: a module of flax's or equinox's, or a layer of
+    #: Keras's.
     Layer: TypeAlias = nnx.Module | linen.Module | equinox.Module | KerasObject
 
 #: See `structure_of`.
@@ -73,7 +73,7 @@ def _wrap_linen(adapter: Adapter, network: linen.Module, policy: Policy) -> line
 def named_layers(network: Layer) -> Iterable[tuple[str, Layer]]:
     """Return the layers inside a network, with their names.
 
-    Those of linen are named by the scopes that they open.
+    There are none for linen: its layers are named by the scopes that they open.
     """
     if is_of(network, "flax.nnx", "Module"):
         return [
@@ -112,7 +112,7 @@ def _inside(value: object, path: str, kind: type) -> Iterable[tuple[str, equinox
 
 
 def is_layer(kind: type) -> bool:
-    """Return whether a class of modules is one of layers.
+    """Return whether a class of modules is a class of layers.
 
     `equinox.filter_jit` and its like return modules, too.
     """
@@ -127,8 +127,8 @@ def is_linen(layer: object) -> bool:
 def structure_of(network: Layer) -> Structure:
     """Return a value that is equal for copies of a network.
 
-    It holds the network's class, and the classes of its layers by their names. The layers of linen
-    come into being when they are called; such a network is its class and its fields.
+    It holds the network's class, and the classes of its layers by their names. Layers of linen are
+    made when they are called; for such a network it holds the class and the fields.
     """
     if is_linen(network):
         fields = [
@@ -148,15 +148,14 @@ def arrays_of(layer: Layer) -> list[jax.Array | np.ndarray]:
 
 
 def may_be_copy(layer: Layer, own: Layer, older: Container[jax.core.Trace] = ()) -> bool:
-    """Return whether a layer may be another one that a transformation made again of its arrays.
+    """Return whether a layer may be a copy of another, made by a transformation.
 
-    Its arrays say so: one of them is the other's, or they are tracers, or a scan that is not
-    compiled handed slices of them on.
+    Its arrays tell: one of them is the other's, or they are tracers, or slices of the other's,
+    passed on by a scan that is not compiled.
 
     Args:
-        own: the other one, of the same class and structure.
-        older: the traces whose tracers come from before there was a transformation that could have
-            made a copy.
+        own: the other layer, of the same class and structure.
+        older: the traces from before any transformation that could have made a copy.
     """
     arrays, others = arrays_of(layer), arrays_of(own)
     if any(one is other for one in arrays for other in others):

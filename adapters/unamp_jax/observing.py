@@ -1,8 +1,8 @@
-"""Reporting every operation of the vocabulary that runs, for `unamp.trace`.
+"""Reports of every operation of the vocabulary that runs, for `unamp.trace`.
 
-While a thread is traced, `jax.jit` is switched off in it: its functions run operation by operation,
-as they are written. So each operation is seen each time that it runs, inside of jitted functions
-too, with the numbers that came out.
+While a thread is traced, `jax.jit` is switched off in it: jitted functions run operation by
+operation, as they are written. So each operation is seen each time that it runs, inside of them,
+too, with the numbers of its result.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ def leaves_with_dtypes(value: PyTree) -> Iterator[jax.Array]:
 
 
 def follow_parameters(gradients: Sequence[PyTree]) -> Sequence[PyTree]:
-    """Tell traces of the gradients that a pullback gives, and return them.
+    """Report the gradients that a pullback returns to traces, and return them.
 
     Args:
-        gradients: for each argument of what was differentiated a pytree. What is an array by itself
-            has no name.
+        gradients: a pytree for each argument of the differentiated function. One that is a single
+            array has no name.
     """
     observer = thread.sink
     if observer is None or not traces.gradients:
@@ -149,15 +149,15 @@ def report(
 ) -> ResultT:
     """Report one operation, and return the result to go on with.
 
-    Its gradient is told where a trace wants it.
+    Its gradient is reported, too, where a trace wants it.
 
     Args:
-        given: the tensors that the rule is about, or what stands for them with a dtype and a shape.
+        given: the tensors that the rule casts, or objects with their dtypes and shapes.
         target: the dtype that they were cast to; None for none.
         written: the equation of an einsum.
         bind: binds a primitive to a result.
         low: computes the operation a second time in a low dtype.
-        kept: its arguments, where a trace keeps them.
+        kept: the operation's arguments, where a trace keeps them.
     """
     observer = thread.sink
     if observer is None or traces.waiting:
@@ -190,7 +190,7 @@ def report(
 class _Reporter(Reporter):
     """The reporter of JAX's operations.
 
-    What tells of a gradient is bound before the numbers are there, and with them the record.
+    The primitives that report gradients are bound before there are numbers, and before the record.
 
     Args:
         through: binds a primitive to a result.
@@ -246,9 +246,9 @@ report_registered = _Reporter(bind).report_registered
 
 
 def second_run(tensors: Sequence[jax.Array]) -> AbstractContextManager[SecondRun]:
-    """Give the function that runs a registered operation again.
+    """Return a context with the function that runs a registered operation again.
 
-    See `unamp.adapter.registered`. Arrays do not change.
+    See `unamp.adapter.registered`. Arrays do not change, so that nothing is watched.
     """
     return nullcontext(lambda call: call())
 
@@ -265,7 +265,7 @@ def opened(value: object) -> Opened | None:
 def unchanged(value: PyTree) -> Callable[[], bool]:
     """Return the function that tells whether a pytree is unchanged.
 
-    One of flax's holds state, which calls replace.
+    A module of flax's holds state, which calls replace.
     """
     before, form = jax.tree.flatten(value)
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import jax
     import jax.numpy as jnp
 
-#: What `Primitive.bind_with_trace` takes after the operands: their abstract values, in the newest
-#: releases, and the parameters by name.
+#: The arguments of `Primitive.bind_with_trace` after the operands: their abstract values, in the
+#: newest releases, and the parameters by name.
 Rest = tuple[Any, ...]
 
-#: The newest releases hand over the arguments' abstract values, too.
+#: Whether this release is one that hands over abstract values.
 _AVALS = len(inspect.signature(core.Primitive.bind_with_trace).parameters) == 5
 BF16 = DTYPES["bfloat16"]
 
@@ -58,7 +58,7 @@ def convert(
 
 
 def rounded(trace: jax.core.Trace, value: jax.Array) -> jax.Array:
-    """Round a float32 number that came from bfloat16: no compiler leaves this rounding out."""
+    """Round a float32 number that was cast from bfloat16: no compiler leaves this rounding out."""
     return bind(trace, lax.reduce_precision_p, value, {"exponent_bits": 8, "mantissa_bits": 7})
 
 

@@ -1,7 +1,7 @@
-"""The patches: places where JAX must know about regions, and what stands there while one is open.
+"""The patches of JAX, and of libraries on it, where they must know about regions.
 
 `acquire` applies them with the first open region of the process, `release` undoes them with the
-last. What stands in asks first whether a policy is in force in the calling thread, so that other
+last. A replacement asks first whether a policy is in force in the calling thread, so that other
 threads see the original. The names are private to JAX, the same in 0.8 to 0.10; `probe` checks them
 before the first region.
 """
@@ -42,11 +42,11 @@ from unamp_jax.networks import is_layer
 from unamp_jax.spellings import DYNAMIC_SCALE, PALLAS, SPARSE, STATS, libraries
 from unamp_jax.state import thread
 
-# --- their life -----------------------------------------------------------------------------------
+# --- applying them --------------------------------------------------------------------------------
 
 
 def acquire() -> None:
-    """Apply the patches, as far as they are not applied: a region opens in some thread."""
+    """Count a region that opens in some thread; apply the patches that are not applied yet."""
     known = libraries()
     installed.acquire(known, lambda: map(_of_library, known))
 
@@ -55,11 +55,11 @@ def _forget() -> None:
     thread.plan, thread.sink, thread.made_under = None, None, None
 
 
-# --- what they are --------------------------------------------------------------------------------
+# --- the functions that are patched ---------------------------------------------------------------
 
-#: Functions of Python code: the module, the path inside it, and what makes the replacement.
+#: Functions of Python code: the module, the path inside it, and the maker of the replacement.
 _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
-    # Loops and branches: what they carry has one dtype each.
+    # Loops and branches: each value that they carry keeps its dtype.
     ("jax.lax", "scan", control_flow.scan),
     ("jax.lax", "while_loop", control_flow.while_loop),
     ("jax.lax", "cond", control_flow.cond),
@@ -79,13 +79,13 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     # A backward pass runs in the dtypes of its forward.
     ("jax._src.interpreters.ad", "backward_pass3", runs_without_policy(thread)),
     ("jax._src.interpreters.ad", "backward_pass", runs_without_policy(thread)),
-    # What is finished stays as it is: the function that `jax.linearize` returns, lowering rules
-    # that trace Python code.
+    # Programs that are traced already stay as they are: the function that `jax.linearize` returns,
+    # lowering rules that trace Python code.
     ("jax._src.core", "eval_jaxpr", runs_without_policy(thread)),
     ("jax._src.interpreters.mlir", "lower_jaxpr_to_module", runs_without_policy(thread)),
 )
 
-#: The same, of functions that not all versions have.
+#: The same for functions that not all versions have.
 _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.api", "VJP.__call__", equal_dtypes.pullback),
     ("jax._src.api", "_vjp_pullback_wrapper", equal_dtypes.older_pullback),
@@ -95,8 +95,8 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.state.discharge", "discharge_state", runs_without_policy(thread)),
 )
 
-#: The same in modules that may be imported later, or never, by library: a kernel is typed
-#: by its references.
+#: The same in modules that may be imported later, or never, by library. (A kernel of Pallas has the
+#: dtypes of its references.)
 _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
     PALLAS: ((PALLAS, "_trace_kernel_to_jaxpr", runs_without_policy(thread)),),
     DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),
@@ -218,7 +218,7 @@ def _home(module: str) -> str:
 def _drawn() -> Iterator[Patch]:
     """Yield the patches of random draws that are no operations of the vocabulary.
 
-    An operation's rules would say the same.
+    The patches of operations widen parameters as well.
     """
     taken = {patch.function for patch in patches_of("jax") if isinstance(patch, CodePatch)}
     for name, parameters in facts().drawn.items():
@@ -231,7 +231,8 @@ def _drawn() -> Iterator[Patch]:
 def _densities() -> Iterator[types.FunctionType]:
     """Yield the functions of `jax.scipy.stats` that compute probabilities, each once.
 
-    Dirichlet's are left out: low fractions do not add up to 1 in float32, and would be impossible.
+    Dirichlet's are left out: low fractions do not add up to 1 in float32, and would count as
+    impossible.
     """
     modules = [
         each
@@ -244,7 +245,7 @@ def _densities() -> Iterator[types.FunctionType]:
 
 @cache
 def layer_patches(known: tuple[str, ...]) -> Patches | None:
-    """Return the patches that tell an observer which layer is called.
+    """Return the patches that report to an observer which layer is called.
 
     None where no library of layers is imported.
     """
@@ -258,11 +259,11 @@ def layer_patches(known: tuple[str, ...]) -> Patches | None:
     return training.layer_calls(lambda: homes, follow_calls(thread), is_layer, of_keras)
 
 
-# --- whether they are where they are expected -----------------------------------------------------
+# --- probing --------------------------------------------------------------------------------------
 
 
 def probe() -> None:
-    """Check that everything that is patched is where it is expected.
+    """Check that JAX has every function and attribute that is patched.
 
     Raises:
         FrameworkNotSupported: naming the version of JAX and what is missing.

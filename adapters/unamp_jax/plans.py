@@ -1,4 +1,4 @@
-"""From a policy to a plan: its rules for JAX's primitives, composite operations and layers."""
+"""Turn a policy into a plan: its rules for JAX's primitives, composite operations and layers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from unamp_jax.state import DTYPES, Plan
 def plan(policy: Policy) -> Plan | None:
     """Return the plan for a policy; None where nothing is to be done.
 
-    JAX has no AMP of its own that ``native`` could mean. The plan is another one once another
-    library is imported: what was traced before knew nothing of that library's functions.
+    JAX has no AMP of its own that ``native`` could mean. Once another library is imported there is
+    another plan, because programs traced before did not follow that library's functions.
     """
     if not policy.active or preset(policy.preset).delegates:
         return None

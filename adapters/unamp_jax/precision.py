@@ -1,8 +1,8 @@
 """The precision that a caller states for one product: it is kept, whatever list names the product.
 
-``precision="highest"`` and `jax.default_matmul_precision` speak of a float32 product, so it is one.
-An algorithm for low operands leaves operands as they are. ``preferred_element_type=float32`` is
-about the result alone: low operands, and what they are added up in.
+``precision="highest"`` and `jax.default_matmul_precision` are about a float32 product, so it is
+one. An algorithm for low operands leaves operands as they are. ``preferred_element_type=float32``
+is about the result alone: it is the dtype in which products of low operands are added up.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FAST = frozenset(
 
 
 def stated_rule(precision: lax.PrecisionLike) -> Rule | None:
-    """Return the rule that a product's precision comes to; None where its caller states none.
+    """Return the rule that a product's precision means; None where its caller states none.
 
     Args:
-        precision: the argument of that name, or what a primitive has of it.
+        precision: the argument of that name, or a primitive's parameter.
     """
     if precision is None:
         precision = jax.config.jax_default_matmul_precision
@@ -58,6 +58,6 @@ def stated_rule(precision: lax.PrecisionLike) -> Rule | None:
 def wide_result(preferred: jax.typing.DTypeLike | None) -> bool:
     """Return whether a caller wants a result that is not low.
 
-    Low operands are what the argument is for.
+    The argument is made for low operands.
     """
     return preferred is not None and str(np.dtype(preferred)) not in LOW_DTYPES

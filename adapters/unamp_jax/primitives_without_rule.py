@@ -1,9 +1,9 @@
-"""A primitive that no rule is about, because the vocabulary does not have it.
+"""One call of a primitive without a rule, which the vocabulary does not have.
 
-It is left alone: its operands are what they are, and a program that it carries was traced under the
-policy before. Only operands that its own abstract evaluation refuses as they are, and takes as
-float32, are widened: they are low where the code that calls it expects float32. A function of the
-user's that a primitive carries runs under the policy; see `programs`.
+It is left alone: its operands stay as they are, and a program that it carries was traced under the
+policy before. Only operands that the primitive's own abstract evaluation refuses as they are, and
+takes as float32, are widened: the code that calls it expects float32, and a rule made some low. A
+function of the user's that a primitive carries runs under the policy; see `programs`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def carry_out(
     rest: Rest,
     plan: Plan,
 ) -> PyTree:
-    """Carry out a primitive that no rule is about."""
+    """Call a primitive without a rule."""
     avals, params = abstract_values(args, rest), rest[-1]
     given = programs.followed(primitive.name, params, plan)
     if given is not params:
@@ -56,6 +56,6 @@ def _takes(primitive: Primitive, avals: Sequence[jax.core.AbstractValue], params
     except NotImplementedError:
         return True
     except Exception:
-        # of whatever kind: it is somebody else's code, and the call itself raises it again
+        # of any kind: the evaluation is other people's code, and the call itself raises it again
         return False
     return True

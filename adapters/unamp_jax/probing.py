@@ -1,7 +1,7 @@
-"""Rules seen at work before the first region.
+"""A probe of rules at work, before the first region.
 
-Names and signatures of what is patched do not tell whether JAX still asks it. Small functions are
-traced under a policy, once in a process; nothing is compiled, and nothing computed.
+Names and signatures of patched functions do not tell whether JAX still calls them. So small
+functions are traced under a policy, once in a process; nothing is compiled, and nothing computed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def probe_effects() -> None:
     """Check that a product, a loop, a rule of differentiation and a batch follow a policy.
 
     Raises:
-        FrameworkNotSupported: naming the version of JAX and the first that does not.
+        FrameworkNotSupported: naming the version of JAX and the first function that does not.
     """
     patches.acquire()
     try:
@@ -45,7 +45,7 @@ def probe_effects() -> None:
 
 
 def _effects() -> Iterator[tuple[str, object, object]]:
-    """Yield pieces of JAX with the dtypes that they give, and those that they should."""
+    """Yield parts of JAX, each with the dtypes that it gives, and those that it should give."""
     x = jax.ShapeDtypeStruct((2, 2), FLOAT32)
     rows = jax.ShapeDtypeStruct((1, 2, 2), FLOAT32)
 

@@ -1,7 +1,7 @@
 """User functions that a primitive carries, and runs when it is batched or divided among devices.
 
-Programs of another kind need nothing: what a primitive carries as a jaxpr was traced under the
-policy before it was bound.
+Other programs need nothing: a jaxpr that a primitive carries was traced under the policy before the
+primitive was bound.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def followed(primitive: str, params: Keywords, plan: Plan) -> Keywords:
 
 
 def _ending_like(result: PyTree, avals: Sequence[jax.core.AbstractValue]) -> PyTree:
-    """Return results in the dtypes that the function has which they stand for."""
+    """Return results in the dtypes of the results that the function itself would have."""
     leaves, structure = jax.tree.flatten(result)
     if len(leaves) != len(avals):
         return result  # JAX says what is wrong
@@ -78,8 +78,8 @@ def _partition(
 def inlined(original: Function, self: Module, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function in an `equinox.internal.noinline` function itself.
 
-    Its program is made when it runs, by a callback that knows of no region. Which function it is
-    may be decided as late; such a call is left alone.
+    Otherwise its program is made when it runs, by a callback that knows of no region. Where the
+    function itself is chosen as late, the call is left alone.
     """
     if isinstance(self.dynamic_index, jax.core.Tracer):
         return original(self, *args, **kwargs)

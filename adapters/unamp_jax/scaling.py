@@ -1,4 +1,4 @@
-"""Scaled losses, and gradients for an optimizer that changes what it steps: nnx's or Keras's."""
+"""Scaled losses, and gradients for an optimizer that steps in place: nnx's or Keras's."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def scale_loss(loss: jax.Array, scale: float) -> jax.Array:
 def _is_staged(tracer: core.Tracer) -> bool:
     """Return whether a tracer stands for a number that is not there yet.
 
-    Transformations that have their numbers are looked through.
+    The search goes on through transformations, which have numbers.
     """
     trace = tracer._trace
     while trace is not None:

@@ -2,8 +2,8 @@
 
 `jax.named_scope` opens them; haiku does so for the calls of its modules, too. A function is a
 network here. While it has rules it runs other code, which follows the scopes that open inside. The
-rules of the process are a part of the key of JAX's caches, and inside such a function so is where a
-thread is: no program is found that was traced under other rules, or in another scope.
+rules of the process are a part of the key of JAX's caches, and inside such a function so is the
+thread's scope: JAX finds no program that was traced under other rules, or in another scope.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from unamp.adapter.replacing import AttributePatch, CodePatch, as_replacement
 from unamp_jax.composites import code_patch
 from unamp_jax.spellings import is_of
 
-#: What is traced depends on the rules of this process, and inside a function with rules on where
-#: the thread is.
+#: A part of the key of JAX's caches: the rules of this process, and inside a function with rules
+#: also where the thread is.
 _KEY = jax.make_user_context(None)
 
 #: The names that scopes have for layers. JAX opens some of its own: the equation of an einsum,
@@ -57,7 +57,7 @@ def _inside_of_jit(value: object) -> types.FunctionType | None:
         if isinstance(value, types.FunctionType):
             return value
         if isinstance(value, (custom_jvp, custom_vjp, types.MethodType)):
-            # The first two are of several functions, a method's function is every object's.
+            # The first two have several functions, and a method's function serves every object.
             return None
         value = getattr(value, "__wrapped__", None)
     return None
@@ -78,7 +78,7 @@ class _Function:
         self._patch: CodePatch | None = None  # keeps the function, as long as there are rules
 
     def put(self, rules: Sequence[LateRules]) -> None:
-        """Have the function's calls follow rules from now on."""
+        """Make the function's calls follow rules from now on."""
         self.rules = tuple(rules)
         function = self._function()
         if rules and self._patch is None and function is not None:
@@ -114,7 +114,7 @@ class _Call:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Where the thread is in the call."""
+        """The place of the thread in the call."""
         return self.function, self.rules, tuple(self.path)
 
 
@@ -123,7 +123,7 @@ class _Inside(threading.local):
 
     Attributes:
         calls: the calls of functions with rules that it is inside of, the outermost first.
-        scopes: the scopes that opened in them, each with what closes its regions.
+        scopes: the scopes that opened in them, each with the stack that closes its regions.
     """
 
     calls: tuple[_Call, ...] = ()
@@ -174,14 +174,14 @@ def _entering(original: Function, self: Any) -> object:
 @as_replacement
 def _leaving(original: Function, self: object, *error: Any) -> object:
     """Stand in for the method by which a named scope closes."""
-    # What opened before the call is none of its scopes.
+    # A scope that opened before the call is none of its scopes.
     if _inside.calls and _inside.scopes and _inside.scopes[-1][0] is self:
         _inside.scopes.pop()[1].__exit__(*error)
     return original(self, *error)
 
 
 def _opened(name: str) -> ExitStack:
-    """Open the regions of a scope, and return what closes them."""
+    """Open the regions of a scope, and return the stack that closes them."""
     with ExitStack() as stack:
         for part in name.split("/"):
             if _NAME.fullmatch(part):
@@ -206,7 +206,7 @@ def _scope_class() -> type:
     """Return the class of named scopes.
 
     Raises:
-        FrameworkNotSupported: where they do not have their name.
+        FrameworkNotSupported: where named scopes have no attribute for their name.
     """
     scope = jax.named_scope("unamp")
     if getattr(scope, "name", None) != "unamp":

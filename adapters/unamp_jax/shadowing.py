@@ -1,7 +1,7 @@
 """Products of matrices from float8, for `unamp.trace(shadow=...)` and the study of `unamp.tune`.
 
-Every function and layer that multiplies matrices comes to `jax.lax.dot_general`, which says along
-which axes it sums.
+Every function and layer that multiplies matrices calls `jax.lax.dot_general`, whose arguments say
+along which axes it sums.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Asked:
     """A request to compute a product from float8.
 
     Attributes:
-        products: how many products there were.
+        products: the number of products that it met.
     """
 
     def __init__(self, dtype: str) -> None:
@@ -70,8 +70,8 @@ def dot_general(
 ) -> jax.Array:
     """Wrap `jax.lax.dot_general` so that it computes from float8 where that is asked for.
 
-    It computes in float32, and so does its backward pass, in which the gradient of the result is as
-    float8_e5m2 holds it, and the factors as they were here.
+    The product and its backward pass are computed in float32. The backward pass takes the gradient
+    of the result as float8_e5m2 holds it, and the factors as they were here.
     """
     asked = _thread.asked
     if asked is None:
@@ -82,7 +82,7 @@ def dot_general(
     if by_rows and not all(map(len, summed)):
         raise LeftOut("it does not sum over an axis of each of the two, so that rows have no scale")
     left, right = (tuple(map(int, axes)) if by_rows else None for axes in summed)
-    _thread.asked = None  # rules of transformations multiply by this function, too
+    _thread.asked = None  # rules of transformations call this function, too
     try:
         factors = _held(cast(lhs, FLOAT32), form, left), _held(cast(rhs, FLOAT32), form, right)
         return _gradient_held(original(*factors, dimension_numbers, *args, **kwargs))
@@ -94,7 +94,7 @@ def _amax(tensor: jax.Array, axes: Sequence[int] | None) -> jax.Array:
     return jnp.max(tensor, axis=None if axes is None else tuple(axes), keepdims=True)
 
 
-#: The operations that float8 is made with.
+#: The operations by which float8 is emulated.
 ARITHMETIC = Arithmetic(jnp.where, _amax)
 
 
@@ -113,7 +113,7 @@ _held.defvjp(
     lambda form, axes, kept, gradient: (gradient,),
 )
 
-#: A result as it is, whose gradient passes as float8 holds it.
+#: A result as it is; its gradient passes as float8 holds it.
 _gradient_held = jax.custom_vjp(_same)
 _gradient_held.defvjp(
     lambda result: (result, None), lambda kept, gradient: (_dequantized(gradient, GRADIENTS, None),)

@@ -2,7 +2,7 @@
 
 A spelling without a dot is a primitive's name. One that begins with the name of a library
 (``flax.nnx.Linear``, ``optax.huber_loss``) is that library's; any other is relative to the package
-`jax`. A library that is not imported has nothing.
+`jax`. A library that is not imported has no objects.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from unamp.vocabulary import vocabulary
 #: A layer, a variable or an optimizer of Keras's, whose classes nothing here imports.
 KerasObject = Any
 
-#: The modules of JAX's own, and one of flax's, that are imported late, and count as libraries.
+#: Modules of JAX's own, and one of flax's, that are imported late: they count as libraries.
 PALLAS = "jax._src.pallas.pallas_call"
 SPARSE = "jax.experimental.sparse.transform"
 DYNAMIC_SCALE = "flax.training.dynamic_scale"
 STATS = "jax.scipy.stats"
 
-#: By the names of their modules.
+#: The libraries, by the names of their modules.
 _LIBRARIES = (
     PALLAS,
     SPARSE,

@@ -1,8 +1,7 @@
-"""The thread's state, a part of the key of all of JAX's trace caches, and the plan that it holds.
+"""The thread's state, and the plan in force, which is a part of the key of JAX's trace caches.
 
-`CONTEXT` holds the plan in force, or None. What is traced under a plan is filed under it; what is
-traced while a plan is suspended is filed under None: there is no flag beside the key that could
-disagree with it.
+`CONTEXT` holds the plan in force, or None. JAX files a program that it traces under that plan, and
+under None while the plan is suspended: there is no flag beside the key that could disagree with it.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from unamp_jax.spellings import primitives
 #: JAX's arrays, and the tracers that stand for them.
 Array: TypeAlias = jax.Array
 
-#: Arrays and other values in tuples, lists, dictionaries and whatever else JAX opens, however
-#: deep, or a single one.
+#: Arrays and other values in tuples, lists, dictionaries and any other container that JAX opens,
+#: however deep, or a single value.
 PyTree = Any
 
 #: NumPy's dtype objects, which JAX's arrays have; each is the one object of its dtype.
@@ -56,12 +55,12 @@ _UNCHANGED = frozenset({"creation", "random", "cast", "comparison"})
 class Plan(BasePlan):
     """A policy made ready for JAX; `plans` makes it.
 
-    JAX's caches tell traces apart by plans. Those of one policy are equal, however often they are
-    made again: what was traced for a policy is found as long as JAX remembers it.
+    JAX's caches tell traces apart by plans. Plans of one policy are equal, however often they are
+    made again, so that JAX finds the programs that it has traced for the policy.
 
     Args:
         rules: the rules for operations, before synonyms.
-        key: tells what the plan is made of, beside the policy.
+        key: the values that the plan is made of, beside the policy.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Plan(BasePlan):
         self.low = DTYPES[policy.dtype]
         self._parts = key
         self._key = (policy, reporting, *key)
-        self._hash = hash(self._key)
+        self._hash = hash(self._key)  # once: it is asked for with each look into a cache
         self._within: dict[tuple[str, Rule, bool], Plan] = {}
 
     def __hash__(self) -> int:
@@ -103,7 +102,7 @@ class Plan(BasePlan):
 
     @cached_property
     def primitives(self) -> Mapping[str, PrimitiveRule]:
-        """The rules for primitives, by name; what is not here is left alone."""
+        """The rules for primitives, by name; other primitives are left alone."""
         return {
             name: (op, self.rules[op], traced(op))
             for name, op in primitives().items()
@@ -112,7 +111,7 @@ class Plan(BasePlan):
 
     @cached_property
     def observed(self) -> Plan:
-        """The same plan once more: what was traced for it reports."""
+        """The same plan under another key, so that programs traced for it report operations."""
         return Plan(self.policy, self.rules, key=(*self._parts, "observed"), reporting=True)
 
     def within(self, op: str, rule: Rule, activated: bool = False) -> Plan:
@@ -121,7 +120,7 @@ class Plan(BasePlan):
         The layer's parameters are not among its arguments.
 
         Args:
-            rule: the rule for what the layer is made of.
+            rule: the rule for the layer's parts.
             activated: whether a user chooses the layer's activation, which follows its own rule.
         """
         key = op, rule, activated
@@ -156,7 +155,7 @@ class Thread(ThreadState[Plan]):
 
     @plan.setter
     def plan(self, plan: Plan | None) -> None:
-        # who sets it puts back what was there: nothing else leaves the context
+        # The context is never left: whoever sets the plan sets the one from before again.
         CONTEXT(plan).__enter__()
 
 

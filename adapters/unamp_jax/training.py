@@ -1,4 +1,4 @@
-"""Patches for code that no rule reaches: optimizers of closures, initial values, layer names."""
+"""Patches for code that no rule may reach: optimizers of closures, initial values, metrics."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _in_regions = in_regions(thread)
 
 
 def patches(library: str) -> Iterator[Patch]:
-    """Return the patches of a library that is imported."""
-    if library == "optax":  # a tuple of closures: they are wrapped as they are asked for
+    """Yield the patches of a library that is imported."""
+    if library == "optax":  # a tuple of closures, which are wrapped when they are read
         transformation = find("optax", "GradientTransformation")
         yield AttributePatch(transformation, "init", partial(_field, runs_without_policy(thread)))
         yield AttributePatch(transformation, "update", partial(_field, updating(0)))
@@ -57,7 +57,7 @@ def patches(library: str) -> Iterator[Patch]:
         yield from keras_policies.patches()
 
 
-#: The classes of classes of layers: a layer is made of initial values, which follow no rule.
+#: The metaclasses of layers, whose calls make layers: initial values follow no rule.
 _MADE_BY = {
     "flax.nnx": ("flax.nnx.pytreelib", "PytreeMeta"),
     "equinox": ("equinox._module._module", "_ModuleMeta"),
@@ -66,7 +66,7 @@ _MADE_BY = {
 
 @as_replacement
 def _making(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Stand in for what makes a layer: no policy is in force, but for the functions it converts."""
+    """Make a layer with no policy in force, except in functions that are converted meanwhile."""
     plan = thread.plan
     if plan is None:
         return original(*args, **kwargs)
@@ -82,8 +82,8 @@ def _making(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 def converting(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     """Stand in for `equinox.filter_closure_convert`.
 
-    A function that is traced as a module is made is no initial value: linear operators
-    are such modules.
+    A linear operator is a module that traces a function while it is made, and that is no initial
+    value: the function follows the policy.
     """
     plan = thread.made_under if thread.plan is None else thread.plan
     with CONTEXT(plan):
@@ -97,7 +97,7 @@ def _field(wrap: Callable[[Function], Function], own: Any) -> property:
 
 @as_replacement
 def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Stand in for an optimizer's step: no policy is in force, but in a loss that it asks for."""
+    """Take an optimizer's step with no policy in force, except in a loss function that it calls."""
     if thread.plan is None:
         return original(*args, **kwargs)
     kwargs = with_losses(kwargs)
@@ -106,13 +106,13 @@ def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def updating(place: int) -> Replacement:
-    """Return the maker of an update's replacement: float32 parameters have float32 gradients.
+    """Return the maker of an update's replacement: float32 parameters get float32 gradients.
 
-    What a program does to gradients by hand may make them low, and in float16 their squares are
+    A program that changes gradients by hand may make them low, and in float16 their squares are
     zero.
 
     Args:
-        place: of the gradients among the arguments; the state and the parameters come after them.
+        place: the gradients' place among the arguments; the state and the parameters follow.
     """
 
     @as_replacement
@@ -135,14 +135,14 @@ def _as_wide(gradients: PyTree, parameters: PyTree) -> PyTree:
 
     try:
         return jax.tree.map(wide, gradients, parameters, is_leaf=lambda leaf: leaf is None)
-    except ValueError:  # of another structure: optax says what is wrong, if anything is
+    except ValueError:  # the structures differ: optax says what is wrong, if anything is
         return gradients
 
 
 def with_losses(extra: Keywords) -> Keywords:
     """Return a step's named arguments with loss functions under the policy in force now."""
     plan = thread.plan
-    # Modules, which hold parameters, can be called too.
+    # Not modules, which hold parameters: they can be called, too.
     functions = {
         name
         for name, value in extra.items()
@@ -166,7 +166,7 @@ def _under(plan: Plan | None, function: Function) -> Function:
 
 @_in_regions
 def accumulating(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Stand in for a metric's method, which counts and adds up in float32, whatever it is given."""
+    """Call a metric's method so that it counts and adds up in float32, whatever its inputs."""
     with suspended(thread):
         return original(
             *args, **{name: mapped(cast, FLOAT32, value) for name, value in kwargs.items()}
@@ -179,8 +179,8 @@ def scaling(
 ) -> Function:
     """Stand in for `flax.training.dynamic_scale.DynamicScale.value_and_grad`.
 
-    No policy is in force in what scales, unscales and looks at gradients, which float16 would
-    defeat; the function follows it.
+    No policy is in force in the code that scales, unscales and checks gradients, which float16
+    would defeat; the function follows the policy.
     """
     return runs_without_policy(thread)(original(self, _under(thread.plan, fun), *args, **kwargs))
 
@@ -193,11 +193,11 @@ def layer_calls(
 ) -> Patches:
     """Return the patches by which calls of layers are followed, given their base classes.
 
-    The classes that exist then are patched, each by its own method: the base classes have none that
-    is always called.
+    All classes that exist when the patches are applied are patched, each at its own method: no
+    method of the base classes is always called.
 
     Args:
-        homes: gives the base classes; None where a library is not imported.
+        homes: returns the base classes; None where a library is not imported.
     """
 
     def base() -> Iterable[Patch]:

@@ -24,9 +24,9 @@ def named_gradients(
 ) -> list[tuple[str, nnx.Variable | KerasObject | None, jax.Array]]:
     """See `unamp.adapter.NamesGradients.named_gradients`.
 
-    Names are the paths in the gradients' pytree. Only nnx has parameters that change where they
-    are. Of other libraries, and of a list that Keras's optimizer takes, whoever has the parameters
-    hands them over.
+    Names are the paths in the gradients' pytree. Only nnx has parameters that change in place.
+    Those of other libraries, and of a list that Keras's optimizer takes, are handed over by the
+    caller.
     """
     if isinstance(given, (list, tuple)) and hasattr(network, "trainable_variables"):
         return _of_keras(network, given)

@@ -19,7 +19,7 @@ check_version(
 HOOKS.probe()
 amp_warnings.newer_than_examined("torch", torch.__version__, HOOKS.examined)
 
-# Not before: other versions do not have what these import.
+# Imported last: other versions lack names that these modules import.
 from unamp_torch.adapter import TorchAdapter  # noqa: E402
 
 adapter: Adapter = TorchAdapter(REQUIRES)

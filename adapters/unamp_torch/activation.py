@@ -1,6 +1,6 @@
-"""Putting a plan in force in the calling thread, and taking it back.
+"""Put a plan in force in the calling thread, and take it out of force again.
 
-In C++ it is `compiled/regions.h`.
+The same in C++ is `compiled/regions.h`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Native = tuple[str, torch._C.DispatchKey, bool, torch.dtype]
 
 
 class _Before(NamedTuple):
-    """The token of `Activation.enter`."""
+    """The token of `Activation.enter`: the thread's settings before it."""
 
     outer: state.Plan | None
     weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None
@@ -76,9 +76,10 @@ class Activation:
             else nested(outer, self.plan)
         )
         plan = for_this_level(combined)
-        # First what can fail, while nothing has changed yet.
+        # What can fail comes first, while nothing has changed yet.
         if thread.sink is not None:
             install_traced(plan)
+        # Where operators are recorded above autocast, handlers carry the rules out.
         recorded = exports.records_above()
         if recorded:
             exports.acquire()
@@ -99,13 +100,16 @@ class Activation:
                 set_dtype(device, plan.low)
         if caching is not shares:
             set_cache_enabled(shares)
+        # As torch.autocast counts: one that closes inside must not clear the cache of casts.
         increment_nesting()
+        # An inner region goes on with the casts of the outer one.
         if weights is None or not plan.policy.cache:
             thread.weights = {} if plan.policy.cache else None
         thread.plan = plan
         if outer is not None:
             _switch(outer, on=False)
         _switch(plan, on=True)
+        # Only an outermost region has started to share native autocast's cache (`_may_cache`).
         return _Before(
             outer, weights, caching, shares and outer is None and plan.autocast, before, recorded
         )
@@ -135,8 +139,8 @@ class Activation:
     def _may_cache(self, outer: state.Plan | None, before: list[Native]) -> bool:
         """Return whether native autocast may keep casts of parameters.
 
-        It has one cache for all threads, and does not look at dtypes: it is used only where all
-        that is in it has this plan's.
+        Its one cache serves all threads, and finds a cast by the parameter, whatever the dtype. So
+        it is used only while every cast in it has this plan's low dtype.
         """
         low = self.plan.low
         if outer is not None:
@@ -149,7 +153,7 @@ class Activation:
 
 @contextmanager
 def _under(policy: Policy, device: str | None) -> Iterator[None]:
-    """Have another policy in force on a kind of device, inside the one in force."""
+    """Put `policy` in force on a kind of device, inside the policy in force, while open."""
     made = _replacing(Activation(plans.plan(policy, device)), policy)
     token = made.enter()
     try:
@@ -159,19 +163,19 @@ def _under(policy: Policy, device: str | None) -> Iterator[None]:
 
 
 def _switch(plan: state.Plan, *, on: bool) -> None:
-    """Switch on or off what tells a plan's kernels and graphs from another's."""
+    """Switch a plan's dispatch key and guard (`Plan.guard`) on or off."""
     for device, key, dtype, usual in plan.guard:
         set_excluded(key, not on)
         if dtype is not usual:
             set_dtype(device, dtype if on else usual)
-    if thread.sink is None:
+    if thread.sink is None:  # else the key of the trace stays included, and no other
         set_included(plan.key.key, on)
     if on and library is not None:
         library.set_plan(plan.compiled)
 
 
 class _Replacing:
-    """An activation of a policy that names Python functions, which are replaced meanwhile."""
+    """An activation that also replaces the Python functions which its policy names."""
 
     __slots__ = ("_activation", "_policy")
 
@@ -179,7 +183,7 @@ class _Replacing:
         self._activation, self._policy = activation, policy
 
     def enter(self) -> tuple[object, python_functions.Replaced]:
-        # not asked for again: classes may come meanwhile
+        # Kept in the token: at the exit, classes defined meanwhile would be among the functions.
         replaced = python_functions.acquire(self._policy, _under)
         try:
             return self._activation.enter(), replaced
@@ -200,6 +204,7 @@ def _replacing(activation: Realisation, policy: Policy) -> Realisation:
 def activation(plan: plans.Plan) -> Realisation:
     """Return the realisation of a plan: compiled, where that is built and can carry it out."""
     in_python = Activation(plan)
+    # Kernels on TRACED are in Python, and the compiled ones know three device types.
     if library is None or plan.key is TRACED or not {CPU, CUDA, META}.issuperset(plan.devices):
         return _replacing(in_python, plan.policy)
     devices = sum(1 << (CPU, CUDA, META).index(device) for device in plan.devices)

@@ -54,7 +54,7 @@ class TorchAdapter(BaseAdapter):
         "not implemented for '|can't be cast|cannot be converted to type|c10::"
     )
 
-    # names were looked at when this package was imported
+    # names were probed when this package was imported
     probe = staticmethod(probing.probe_effects)
     device_names = staticmethod(devices.names)
     device_kind = staticmethod(devices.kind_of)
@@ -77,7 +77,7 @@ class TorchAdapter(BaseAdapter):
     make_capturable = staticmethod(patches.make_capturable)
     enter_captured = staticmethod(compiling.enter)
     leave_captured = staticmethod(compiling.leave)
-    compiling = staticmethod(compiling.compiling)  # asked for every region that is made
+    compiling = staticmethod(compiling.compiling)  # called for every region that is made
 
     def rank(self) -> int | None:
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -85,16 +85,16 @@ class TorchAdapter(BaseAdapter):
         return torch.distributed.get_rank()
 
     def kernels(self, device: str, dtype: str) -> Support:
-        """Return native for the CPU, and for a GPU what CUDA says.
+        """Return the support for a dtype: NATIVE, but where CUDA emulates it, or there is no GPU.
 
-        On the CPU single operators are emulated.
+        On other devices than CUDA, single operators are emulated.
         """
         if device == "cpu":
             return Support.NATIVE
         if devices.accelerator() is None:
             return Support.UNSUPPORTED
         if devices.accelerator() != CUDA:
-            return Support.NATIVE  # where single operators are emulated, as on the CPU
+            return Support.NATIVE  # single operators are emulated, as on the CPU
         emulated = dtype == "bfloat16" and not torch.cuda.is_bf16_supported(
             including_emulation=False
         )
@@ -111,9 +111,9 @@ class TorchAdapter(BaseAdapter):
     def runtime(self) -> Mapping[str, Fact]:
         """Return the facts about PyTorch's instructions and this adapter's kernels.
 
-        ``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is how this
-        adapter's are written. ``kernels_in_wheel`` says which versions of PyTorch those are for
-        that an installed wheel brings.
+        ``capability`` is of PyTorch's own loops, ``onednn_...`` of oneDNN; ``kernels`` is the
+        language of this adapter's kernels. ``kernels_in_wheel`` names the versions of PyTorch for
+        which an installed wheel brings kernels.
         """
         asked = {dtype: devices.has_instructions(dtype) for dtype in _WITHOUT_INSTRUCTIONS}
         return {

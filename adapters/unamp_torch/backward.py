@@ -29,10 +29,9 @@ _OFF = Policy(enabled=False)
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Have no policy in force in this thread, and native autocast off, while the context is open.
+    """Take the policy out of force in this thread, and native autocast off, while open.
 
-    Nothing looks at writes to parameters meanwhile: casts that were made before are not
-    used afterwards.
+    No kernel watches writes to parameters meanwhile, so the casts made before are dropped.
     """
     plan, thread.plan = thread.plan, None
     for each in KERNEL_KEYS:
@@ -44,7 +43,7 @@ def suspended() -> Iterator[None]:
         thread.plan = plan
         include_kernels(plan)
         drop_casts()
-        # A region that was opened meanwhile found none around it, and switched its guard off.
+        # A region opened meanwhile found no plan around it: with the same guard, it left that off.
         for device, key, dtype, usual in () if plan is None else plan.guard:
             set_excluded(key, False)
             if dtype is not usual:
@@ -52,7 +51,7 @@ def suspended() -> Iterator[None]:
 
 
 def without_policy() -> AbstractContextManager[object]:
-    """Have no policy in force while the context is open, also as a part of a graph."""
+    """Take the policy out of force while the context is open, also as a part of a graph."""
     return policy_region(_OFF, framework="torch") if torch.compiler.is_compiling() else suspended()
 
 
@@ -60,14 +59,15 @@ def without_policy() -> AbstractContextManager[object]:
 def runs_without_policy(original: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
     """Wrap a function so that it runs with no policy in force.
 
-    Those are the engine that runs backward passes, where the operators that compute gradients would
-    otherwise be cast like any others; what freezes a traced module, which would put TorchScript's
-    autocast on top of the traced casts; and what takes an exported program's operators apart, which
-    would follow the rules anew.
+    Wrapped are the engine that runs backward passes, where the operators that compute gradients
+    would otherwise be cast like any others; the function that freezes a traced module, which would
+    put TorchScript's autocast on top of the traced casts; and the function that takes an exported
+    program's operators apart, which would follow the rules anew.
     """
     if thread.plan is None:
         return original(*args, **kwargs)
     if thread.plan.delegated:
+        # PyTorch's own AMP stays in force, as under torch.autocast; for the casts see `writes`.
         try:
             return original(*args, **kwargs)
         finally:
@@ -88,10 +88,7 @@ def checkpointing(
 
 
 def recomputing(original: Any) -> type[torch.autograd.Function]:
-    """Replace as `checkpointing` does, for reentrant checkpointing.
-
-    Reentrant checkpointing is a class of `torch.autograd.Function`.
-    """
+    """Replace the class of reentrant checkpointing, with the effect of `checkpointing`."""
 
     class CheckpointFunction(original):  # type: ignore[misc]
         @classmethod
@@ -107,7 +104,7 @@ def replicating(
 ) -> R:
     """Wrap the function that runs replicas of a network, to run them under the same region.
 
-    Each has a thread of its own, which knows of it no more than that native autocast is on.
+    Each replica has a thread of its own, which PyTorch tells only that native autocast is on.
     """
     return original([in_this_region(module) for module in modules], *args, **kwargs)
 

@@ -1,9 +1,9 @@
-"""The kernels between a caller and an operator whose rule PyTorch does not follow by itself.
+"""The kernels that carry out the rules of operators which PyTorch does not follow by itself.
 
-One call, from top to bottom: the dispatcher calls a kernel (`kernel_of`), which looks up what the
-plan in force does about the operator (`_run`). That is an action (`low`, `in_float32`, ...), which
-casts the inputs and calls the operator, or nothing (`_pass_on`). The same in C++ is
-`compiled/kernels.h`.
+One call, from top to bottom: the dispatcher calls a kernel (`kernel_of`), which looks up the action
+of the plan in force for the operator (`_run`). The action (`low`, `in_float32`, ...) casts the
+inputs and calls the operator; where there is none, the call passes on unchanged (`_pass_on`). The
+same in C++ is `compiled/kernels.h`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CPU_KEY, _CUDA_KEY = NATIVE_KEYS[CPU], NATIVE_KEYS[CUDA]
 _ALL_KEYS = (*(each.key for each in KERNEL_KEYS), _CPU_KEY, _CUDA_KEY)
 _backward_in_progress = torch._C._current_graph_task_id  # -1 where there is none in this thread
 
-#: What PyTorch says, among other things, of a dtype that an operator has no kernel for.
+#: Phrases of PyTorch's errors about a dtype for which an operator has no kernel.
 NO_KERNEL = (
     "Half",
     "BFloat16",
@@ -69,7 +69,7 @@ def low(operator: Operator, args: Sequence[object], kwargs: Keywords, dtype: tor
     """Apply LOW. Where the device turns out to have no kernel for the dtype, emulate.
 
     That is not remembered: a kernel may take some calls of its operator alone (dense tensors, and
-    no sparse ones), and what a call comes to must not depend on those before it.
+    no sparse ones), and the result of a call must not depend on the calls before it.
     """
     if operator.keeps_explicit_dtype(args, kwargs):
         return operator.call(*args, **kwargs)
@@ -118,6 +118,7 @@ def _call_widened(operator: Operator, args: Sequence[object], kwargs: Keywords) 
 
 
 def _as_its_weight(operator: Operator, args: Sequence[Any], kwargs: Keywords) -> object:
+    # PyTorch casts no sparse gradient, so the weight, the first argument, keeps its own dtype.
     args, kwargs = operator.eligible.convert(args[0].dtype, args, kwargs)
     return operator.call(*args, **kwargs)
 
@@ -139,6 +140,7 @@ def in_widest(
     """Apply WIDEST, for operators that do not promote, or have no kernel for the common dtype."""
     dtypes = {t.dtype for t in operator.eligible.tensors(args, kwargs) if t.dtype in ELIGIBLE}
     if len(dtypes) > 1 or (operator.eligible.parameters and torch.float32 in dtypes):
+        # The latter is a norm of a float32 tensor, which takes no low parameters.
         return _call_widened(operator, args, kwargs)
     if (
         operator.no_kernel
@@ -185,7 +187,7 @@ class Banned:
 
 @dataclass(frozen=True)
 class WithoutLowKernel:
-    """Carry out another action where no device has a low kernel."""
+    """Carry out another action as if the device had no low kernel of the operator: emulate."""
 
     action: Action
 
@@ -209,6 +211,7 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Function:
         return _run(operator, own_key, keyset, args, kwargs)
 
     def kernel_without_keyset(*args: Any, **kwargs: Any) -> object:
+        # Without a trace, `_run` is called at once: one call of Python less in each operation.
         return (
             kernel(None, *args, **kwargs)
             if thread.sink is not None
@@ -216,6 +219,7 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Function:
         )
 
     def kernel_of_a_factory(*args: Any, **kwargs: Any) -> object:
+        # No tensor comes in to be cast, but rules would reach the operations that compute it.
         return _call_below((own_key, _CPU_KEY, _CUDA_KEY), operator.call, args, kwargs)
 
     if not (operator.eligible.positions or operator.eligible.keywords):
@@ -249,7 +253,7 @@ def _run(
     args: Sequence[object],
     kwargs: Keywords,
 ) -> object:
-    """Do to a call what the plan in force says."""
+    """Carry out the action of the plan in force for a call, or pass the call on."""
     plan = thread.plan
     lead = None if plan is None else _lead(operator, args, kwargs)
     device = CPU if lead is None else lead.device.type
@@ -267,9 +271,9 @@ def _run(
 
 
 def refuse_on_meta() -> NoReturn:
-    """Raise an error where a meta tensor comes in whose other operators nothing carries rules to.
+    """Raise an error for a meta tensor in inference mode, where a region reaches few operators.
 
-    In inference mode they have no dispatch key that a region could use for them alone.
+    There meta tensors have no dispatch key that a region could use for them alone.
 
     Raises:
         NotExpressible: always.
@@ -281,7 +285,8 @@ def refuse_on_meta() -> NoReturn:
 
 
 def _lead(operator: Operator, args: Sequence[object], kwargs: Keywords) -> torch.Tensor | None:
-    """Return the tensor that says on which device the call is, the first one; None without any."""
+    """Return a call's first eligible tensor, whose device is the call's; None without any."""
+    # Most often it is the first argument, which is found without a generator.
     for position in operator.eligible.positions:
         if position < len(args) and isinstance(first := args[position], torch.Tensor):
             return first
@@ -290,10 +295,10 @@ def _lead(operator: Operator, args: Sequence[object], kwargs: Keywords) -> torch
 
 
 def _action_on(device: str, plan: Plan, operator: Operator) -> Action | None:
-    """Return the action for a call on a device.
+    """Return the action for a call on a device; None where the call passes on.
 
-    Native autocast being off for it means that somebody inside the region switched mixed precision
-    off by PyTorch's own means, or that a compiled graph, with its casts in it, is running.
+    Where native autocast is off for the device inside a region, somebody has switched mixed
+    precision off by PyTorch's own means, or a compiled graph is running, with its casts in it.
     """
     key = autocast_key(device)
     if key is not None and excluded(key):
@@ -308,7 +313,7 @@ def _call_below(
     args: Sequence[object],
     kwargs: Keywords,
 ) -> object:
-    """Call something with dispatch keys excluded: no rule reaches into it."""
+    """Call a function with dispatch keys excluded, so that no rule reaches into it."""
     ours = [key for key in keys if key is not None and not excluded(key)]
     for key in ours:
         set_excluded(key, True)
@@ -320,7 +325,7 @@ def _call_below(
 
 
 def below_rules(call: Function, args: Sequence[object], kwargs: Keywords) -> object:
-    """Call something that no rule reaches into."""
+    """Call a function so that no rule reaches into it."""
     return _call_below(_ALL_KEYS, call, args, kwargs)
 
 
@@ -331,11 +336,11 @@ def _pass_on(
     args: Sequence[object],
     kwargs: Keywords,
 ) -> object:
-    """Call an operator that nothing is done about."""
+    """Call an operator for which the plan in force has no action."""
     if operator.composite and not any(
         type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)
     ):
-        # What it is made of still meets its own rules.
+        # With our key excluded, its parts would not meet their own rules.
         return operator.overload._handle.redispatch_boxed(keyset & _BELOW, *args, **kwargs)
     set_excluded(own_key, True)
     try:
@@ -349,16 +354,16 @@ _BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keys
     TRACED.key
 )
 
-#: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch
-#: does not take them.
+#: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch refuses
+#: them.
 _NUMBERS = frozenset({int, float, bool, complex})
 
 
 # --- meta tensors ---------------------------------------------------------------------------------
 #
-# They have no key of native autocast's, and no other that a region could include for them alone.
-# Kernels of ours take the place of autograd's for them, and hand calls on to the same kernels of
-# autograd by another key, that of backends without one.
+# Meta tensors have no key of native autocast's, and no other that a region could include for them
+# alone. Kernels of ours replace autograd's for them, and hand calls on to the same kernels of
+# autograd by AutogradOther, the key of backends that have none of their own.
 
 _AUTOGRAD_AND_META = torch._C.DispatchKeySet(
     dispatch_key("AutogradOther")
@@ -385,14 +390,15 @@ def kernel_on_meta(operator: Operator) -> Function:
 
 
 def _past_autograd(operator: Operator, args: Sequence[Any], kwargs: Keywords) -> object:
-    """Call the operator that kernels of ours replaced."""
+    """Call the kernel of autograd that a kernel of ours has replaced."""
     if operator.composite:
         return operator.overload.decompose(*args, **kwargs)
     lead = _lead(operator, args, kwargs)
     if lead is not None and any(
         type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)
     ):
-        # A number where a tensor is expected: of a meta tensor nothing but its dtype is asked.
+        # Redispatching takes no number where a tensor is expected. A meta tensor without a value
+        # does, because only its dtype counts.
         args = [
             torch.scalar_tensor(a, dtype=torch.result_type(lead, a), device=META)
             if type(a) in _NUMBERS and i in places

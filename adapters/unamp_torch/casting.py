@@ -16,7 +16,7 @@ _FLOAT32 = torch.float32
 #: The dtypes of the tensors that rules cast.
 ELIGIBLE = frozenset(DTYPES.values())
 
-#: Tensor arguments that are integers or booleans wherever they occur.
+#: The names of tensor arguments that are integers or booleans in every operator.
 _NEVER_FLOATING = frozenset(
     {
         "batch_sizes",
@@ -30,11 +30,11 @@ _NEVER_FLOATING = frozenset(
     }
 )
 
-#: What a norm's parameters are called in PyTorch's schemas; `_weight_norm` has the magnitude ``g``.
+#: The names of a norm's parameters in PyTorch's schemas; ``g`` is the magnitude of `_weight_norm`.
 _PARAMETERS = frozenset({"bias", "g", "weight"})
 
-#: What a norm's running statistics are called there. Whether a call updates them, the argument
-#: behind them says.
+#: The names of a norm's running statistics there. The argument after the last one says whether a
+#: call updates them.
 _STATISTICS = frozenset({"running_mean", "running_var"})
 
 _is_cache_enabled = torch.is_autocast_cache_enabled
@@ -50,9 +50,9 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Cast as `cast` does; a float32 parameter is cast once and kept for the outermost region.
 
-    Not kept: what is cast under `no_grad` (its gradient would be lost to a later use under grad),
-    inside a `torch.func` transform (it belongs to that level), while a graph is being captured
-    (PyTorch switches its own cache off then, too), and anything but a plain parameter.
+    Not kept are casts made under `no_grad` (a later use under grad would lose its gradient), inside
+    a `torch.func` transform (they belong to its level), while a graph is captured (PyTorch switches
+    its own cache off then, too), and casts of anything but a plain parameter.
     """
     if (
         not tensor.requires_grad
@@ -67,6 +67,7 @@ def cast_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         return cast(tensor, dtype)
     version = tensor._version
     entry = kept.get(id(tensor))
+    # Else it was written to since (another version), or cast in a region of the other low dtype.
     if entry is not None and entry[1] == version and entry[2].dtype is dtype:
         return entry[2]
     low = tensor.to(dtype)
@@ -79,16 +80,16 @@ class Eligible:
 
     Args:
         schema: the operator's schema.
-        activation_only: only the first tensor (norms, whose parameters and statistics stay as they
-            are; what computes in float32 takes no low parameters, however).
+        activation_only: whether only the first tensor is cast (norms). Parameters and statistics
+            stay as they are, but a norm that computes in float32 takes none that are low.
 
     Attributes:
-        positions: those that may be given by position.
-        keywords: those that are given by keyword.
-        parameters: the positions of what is cast to float32 only.
-        single: whether it is one tensor, with which nothing can disagree.
-        statistics: the positions of what is cast to float32 only, and written to by a call in
-            training; see `write_back`.
+        positions: the arguments that may be given by position.
+        keywords: the arguments that are given by keyword.
+        parameters: the positions of parameters, which are cast to float32 only.
+        single: whether the only argument is one tensor, with which nothing can disagree.
+        statistics: the positions of statistics, which are cast to float32 only, and updated by a
+            call in training; see `write_back`.
     """
 
     __slots__ = ("keywords", "parameters", "positions", "single", "statistics")
@@ -114,7 +115,7 @@ class Eligible:
         )
 
     def tensors(self, args: Sequence[object], kwargs: Keywords) -> Iterator[torch.Tensor]:
-        """Give the tensors among a call's eligible arguments."""
+        """Yield the tensors among a call's eligible arguments."""
         count = len(args)
         for value in (
             *(args[i] for i in self.positions if i < count),
@@ -133,7 +134,7 @@ class Eligible:
     def convert(
         self, dtype: torch.dtype, args: Sequence[object], kwargs: Keywords, *, keep: bool = False
     ) -> tuple[list[object], Keywords]:
-        """Return the arguments with those tensors in `dtype`.
+        """Return the arguments with the eligible tensors in `dtype`.
 
         With `keep`, casts of parameters are kept (`cast_weight`).
         """
@@ -154,7 +155,7 @@ class Eligible:
         return converted, kwargs
 
     def write_back(self, args: Sequence[Any], converted: Sequence[object]) -> None:
-        """Write the statistics that a call has updated back to the low ones that it was given."""
+        """Copy the float32 statistics that a call has updated to the low ones that it was given."""
         if self.statistics and args[self.statistics[-1] + 1]:
             with torch.no_grad():
                 for i in self.statistics:
@@ -175,6 +176,6 @@ def _convert(
 def cast_floats(value: Any, dtype: torch.dtype) -> Any:
     """Return a value with its eligible tensors in `dtype`.
 
-    It is a tensor, or tuples, lists and dictionaries of them.
+    The value is a tensor, or tuples, lists and dictionaries of tensors.
     """
     return mapped(value, torch.is_tensor, lambda tensor: cast(tensor, dtype))

@@ -1,15 +1,15 @@
 """Regions and `torch.compile`.
 
 A region *around* a compiled function: dynamo guards on the autocast state of every device type. A
-plan that needs kernels of ours therefore carries a guard, a dtype set for the autocast of a device
-type that no tensor of this process has; another plan is another guard, so dynamo compiles anew
+plan that needs kernels of ours therefore has a guard: a dtype, set for the autocast of a device
+type that no tensor of this process has. Another plan has another guard, so dynamo compiles anew
 instead of running a stale graph. The kernels themselves need nothing: they run while the graph is
 traced, and their casts become part of it. PyTorch's cache of compiled graphs on disk outlives the
-process and with it the meaning of a guard: there, the policy itself becomes part of the key
+process, and so the meaning of a guard: there, the policy itself becomes part of the key
 (`cache_key`).
 
-A region *inside* a compiled function: `enter` and `leave` become nodes of dynamo's graph. Tracing
-the graph runs them.
+A region *inside* a compiled function: `enter` and `leave` become nodes of dynamo's graph, which run
+while the graph is traced.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _guards: dict[object, Guard] = {}
 def _new_guards() -> Iterator[Guard]:
     """Yield the guards that no plan has yet, the cheapest first.
 
-    To switch a device type on costs less than to set a dtype.
+    Switching a device type on costs less than setting a dtype, too.
     """
     dtypes = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
     keys = [
@@ -62,10 +62,10 @@ def _new_guards() -> Iterator[Guard]:
 
 
 def guard(what: object) -> Guard:
-    """Return the guard of a plan, the same for equal ones, different for different ones.
+    """Return the guard of a plan: the same guard for equal `what`, and no other plan's.
 
     Raises:
-        NotExpressible: after some twenty thousand different ones in one process.
+        NotExpressible: after some twenty thousand different guards in one process.
     """
     with _lock:
         if what not in _guards:
@@ -97,10 +97,10 @@ def _digest(policy: Policy) -> str:
 
 
 def run_uncompiled(function: Function) -> None:
-    """Keep dynamo from compiling a function, and what it calls, as a frame of its own.
+    """Keep dynamo from compiling a function, and functions that it calls, as frames of their own.
 
-    After a graph break dynamo compiles every frame that runs next: ours change the state of the
-    thread, behind its back. (It still follows what it traces into them.)
+    After a graph break dynamo compiles every frame that runs next. Our functions change the state
+    of the thread, which dynamo would not notice. (Dynamo can still trace into them.)
     """
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
@@ -121,27 +121,27 @@ _called_while_tracing: set[Function] = set()
 
 
 def call_while_tracing(function: Function) -> None:
-    """Have dynamo call a function while it traces, instead of following it to the thread's state.
+    """Make dynamo call a function while it traces, instead of tracing into the thread's state.
 
-    Where dynamo is not imported it is not needed, and importing it takes a second and slows every
+    Where dynamo is not imported nothing is done: its import takes a second, and slows every
     operation down.
     """
     if "torch._dynamo" in sys.modules and function not in _called_while_tracing:
         torch.compiler.allow_in_graph(function)
         if hasattr(function, "__code__"):
-            # where its result cannot be in a graph, it is called between two of them
+            # where its result cannot be in a graph, it is called between two graphs
             run_uncompiled(function)
         _called_while_tracing.add(function)
 
 
 def call_registered_while_tracing() -> None:
-    """Have dynamo do so with every registered operation."""
+    """Make dynamo call every registered operation while it traces."""
     for function in CALLED_AS_THEY_ARE:
         call_while_tracing(function)
 
 
 def calling_registered(original: Function) -> Function:
-    """Wrap a function of dynamo's once that is imported: it learns of registered operations."""
+    """Wrap dynamo's `allow_in_graph` once dynamo is imported; tell it of registered operations."""
     call_registered_while_tracing()
 
     @functools.wraps(original)
@@ -154,9 +154,9 @@ def calling_registered(original: Function) -> Function:
 # --- inside a compiled function -------------------------------------------------------------------
 
 _Region = AbstractContextManager[Any, bool | None]
-_captured: list[_Region] = []  # kept for good
+_captured: list[_Region] = []  # kept for good: graphs open them by their positions here
 
-#: The names of attributes that regions patch; `unamp_torch.patches` puts them in.
+#: The names of attributes that regions patch; `unamp_torch.patches` adds them.
 patched_names: set[str] = set()
 
 
@@ -164,8 +164,8 @@ def compiling() -> bool:
     """Return whether torch's compiler is tracing the calling code.
 
     Raises:
-        NotExpressible: where `torch.fx.symbolic_trace` is. It records calls, not what a region does
-            around them: the graph would compute outside of the region, in silence.
+        NotExpressible: where `torch.fx.symbolic_trace` is tracing. It records calls, and no region
+            around them: the graph would silently compute outside of the region.
     """
     if is_compiling():
         return True
@@ -185,13 +185,13 @@ def is_recorded() -> bool:
 
 
 def _records_operators() -> bool:
-    """Return whether it is `make_fx` that traces, which records what operators do."""
+    """Return whether `make_fx` is tracing, which records operators, and with them the casts."""
     recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return recorder is not None and recorder.get_proxy_mode() is not None
 
 
 def make_capturable(region: _Region) -> int:
-    """Return a number by which a graph can open a region; such regions are kept for good."""
+    """Return the number by which a graph can open a region; the region is kept for good."""
     _allow_in_graph()
     with _lock:
         if region not in _captured:
@@ -215,9 +215,9 @@ def leave(key: int) -> None:
 
 
 def trace_again() -> None:
-    """Have dynamo begin anew where it is tracing, as functions that it met were patched since."""
+    """Restart dynamo where it is tracing, because functions that it has seen are now patched."""
     if _tracing_now() is not None:
-        # with the plain `RestartAnalysis` it keeps to its way
+        # after the plain `RestartAnalysis` it would repeat its decisions
         from torch._dynamo.exc import UnspecializeRestartAnalysis
 
         raise UnspecializeRestartAnalysis(restart_reason="functions have been patched since")
@@ -230,9 +230,9 @@ def _tracing_now() -> Any:
 
 
 def _forget_what_was_patched(known: object) -> None:
-    """Have dynamo look again at what the region has patched.
+    """Make dynamo look again at the attributes that the region has patched.
 
-    From 2.13 on it knows what it has met by the place alone.
+    From 2.13 on it remembers a value by the attribute's place alone.
     """
     if isinstance(known, dict):
         for source in [

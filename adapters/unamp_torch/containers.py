@@ -1,6 +1,6 @@
-"""Containers that users have registered with PyTorch, or with optree.
+"""Containers that users have registered with PyTorch, or with optree, which is as widely used.
 
-PyTorch's are those of `torch.utils._pytree.register_pytree_node`; optree is as widely used.
+PyTorch's are those of `torch.utils._pytree.register_pytree_node`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unamp.adapter.arguments import Opened
 
 
 def opened(value: object) -> Opened | None:
-    """Return the leaves of a registered container; optree's are those of no namespace.
+    """Return the leaves of a registered container; with optree, of one without a namespace.
 
     See `unamp.adapter.registered`.
     """

@@ -1,13 +1,13 @@
 """Regions and the operators that take functions: `torch.cond`, `torch.while_loop` and the like.
 
-PyTorch keeps them in Python. They go past our dispatch keys (`let_pass`), and rules reach into the
-functions as these are called. Their backward passes make a graph of a function and its gradient,
-for which they run the function again. That is under the region of the first time, and nothing else
-in a backward pass is: so the graph is made there, and run outside.
+PyTorch keeps these operators in Python. They pass our dispatch keys (`let_pass`), and rules reach
+into the functions when these are called. Their backward passes make a graph of a function and its
+gradient, for which they run the function again. That must be under the region of the forward, but
+nothing else in a backward pass may be: so the graph is made in the region, and run outside.
 
-What PyTorch's own code must know for that is patched while such an operator or its backward pass
-runs, not while a region is open: on our dispatch keys the operators have a kernel that sees to it,
-which nobody outside of regions comes by.
+PyTorch's own code is patched for that while such an operator or its backward pass runs, not while a
+region is open: the operators have a kernel on our dispatch keys that applies the patches, and that
+nobody meets outside of regions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from unamp_torch.state import KERNEL_KEYS, KernelKey, thread
 
 R = TypeVar("R")
 
-#: The modules of the operators whose backward passes make such graphs, each with what it calls its
-#: `torch.autograd.Function`. The names of a module's operators begin with its own.
+#: The modules of the operators whose backward passes make such graphs, each with the name of its
+#: `torch.autograd.Function`. The names of a module's operators begin with the module's name.
 _MAKING_GRAPHS = (
     ("torch._higher_order_ops.associative_scan", "AssociativeScanAutogradOp"),
     ("torch._higher_order_ops.cond", "CondAutogradOp"),
@@ -42,7 +42,7 @@ _MAKING_GRAPHS = (
 
 
 def _patches_of(module: str, function: str) -> Patches | None:
-    """Return the patches of a module; None where PyTorch lacks it, or has other names in it."""
+    """Return the patches of a module; None where PyTorch lacks the module, or the names in it."""
     home = importlib.import_module(module) if importlib.util.find_spec(module) else None
     if not (hasattr(home, function) and hasattr(home, "materialize_as_graph")):
         return None
@@ -59,10 +59,10 @@ _PATCHES = {module: _patches_of(module, function) for module, function in _MAKIN
 
 
 def let_pass(key: KernelKey) -> None:
-    """Have operators that take functions go on from one of our keys to the next.
+    """Let operators that take functions pass one of our keys.
 
-    That is for good, as the kernels there are. Where this version of PyTorch keeps them elsewhere
-    nothing is done, and it raises for them in a region.
+    That is for good, as kernels on the key are. Where this version of PyTorch keeps the operators
+    elsewhere nothing is done, and PyTorch raises for them in a region.
     """
     known: Mapping[str, Any] = getattr(torch._ops, "_higher_order_ops", {})
     of_later_ones: list[torch._C.DispatchKey] = getattr(
@@ -78,14 +78,14 @@ def let_pass(key: KernelKey) -> None:
         elif (patches := _PATCHES[home]) is not None:
             operator.py_impl(key.key)(_patched(operator, patches))
         else:
-            # Its backward pass would run in another precision in silence, so the operator goes
-            # nowhere: in a region PyTorch raises that it finds no kernel for it.
+            # Its backward pass would silently run in another precision, so the operator may not
+            # pass: in a region PyTorch raises that it finds no kernel for it.
             continue
         _leave_alone_between(operator)
 
 
 def _patched(operator: Any, patches: Patches) -> Function:
-    """Return an operator's kernel for our keys: the next one, with the patches."""
+    """Return an operator's kernel for our keys: the patches, around the kernel on the next key."""
 
     def kernel(*args: Any, **kwargs: Any) -> object:
         keys = operator.non_fallthrough_keys
@@ -102,9 +102,9 @@ def _patched(operator: Any, patches: Patches) -> Function:
 
 
 def _leave_alone_between(operator: Any) -> None:
-    """Have rules reach into an operator's functions only.
+    """Keep rules inside an operator's functions.
 
-    They do not reach where it stacks or splits what these take and return.
+    They must not reach the operations by which it stacks or splits inputs and results.
     """
     kernels = getattr(operator, "py_kernels", {})
     kernel = kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
@@ -115,7 +115,7 @@ def _leave_alone_between(operator: Any) -> None:
 def _inside(region: Region, function: Callable[..., R]) -> Callable[..., R]:
     """Return a function that runs another in a region.
 
-    It does not ask whether a graph is made: what runs here is not recorded.
+    It does not ask whether a graph is being made: nothing that runs here is recorded.
     """
 
     def inside(*args: Any, **kwargs: Any) -> R:
@@ -129,7 +129,7 @@ def _between(kernel: Callable[..., R]) -> Callable[..., R]:
     def outside(*args: Any, **kwargs: Any) -> R:
         plan, region = thread.plan, innermost_region()
         if plan is None or plan.delegated or region is None or thread.sink is not None:
-            # a trace sees all that runs
+            # a trace reports every operation that runs
             return kernel(*args, **kwargs)
         with suspended():
             return kernel(
@@ -144,7 +144,7 @@ def _between(kernel: Callable[..., R]) -> Callable[..., R]:
 def _remembering(patches: Patches, original: type[torch.autograd.Function]) -> Any:
     """Wrap an operator's `torch.autograd.Function`.
 
-    Its backward pass knows the region of its forward, and has the patches.
+    Its backward pass remembers the region of its forward, and applies the patches.
     """
 
     def forward(ctx: Any, *args: Any) -> object:
@@ -157,7 +157,7 @@ def _remembering(patches: Patches, original: type[torch.autograd.Function]) -> A
             return original.backward(ctx, *gradients)
         outer, thread.forward_region = thread.forward_region, ctx.unamp_region
         try:
-            # Open, for the patches, and out of force.
+            # The region is opened for its patches of PyTorch, and its policy taken out of force.
             with ctx.unamp_region, suspended(), patches.patched():
                 return original.backward(ctx, *gradients)
         finally:
@@ -173,9 +173,6 @@ def _remembering(patches: Patches, original: type[torch.autograd.Function]) -> A
 def _graphing(
     original: Callable[..., torch.fx.GraphModule], /, *args: Any, **kwargs: Any
 ) -> torch.fx.GraphModule:
-    """Wrap the function that makes the graph.
-
-    In such a backward pass it does so in the region of the forward.
-    """
+    """Wrap the function that makes the graph, to make it in the region of the forward."""
     with thread.forward_region or nullcontext():
         return original(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Modules with low parameters, and their optimizers, which get a class derived from their own."""
+"""The decoration of modules with low parameters, and of their optimizers with master weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def decorate(
     optimizers: Sequence[Any],
     decoration: Decoration,
 ) -> None:
-    """Cast networks' parameters, and have optimizers step master weights.
+    """Cast networks' parameters to low, and make optimizers step master weights.
 
     See `unamp.adapter.Adapter.decorate`.
     """
@@ -55,7 +55,7 @@ def decorate(
 
 
 def _apart(values: Iterable[T], of_keras: Callable[[object], bool]) -> tuple[list[T], list[T]]:
-    """Return PyTorch's own optimizers, and Keras'."""
+    """Return PyTorch's own values, and those of Keras."""
     found: tuple[list[T], list[T]] = [], []
     for value in values:
         found[of_keras(value)].append(value)
@@ -69,7 +69,7 @@ def _to_cast(
     """Return the parameters to cast, each once.
 
     Raises:
-        TypeError: where an excluded layer is none.
+        TypeError: where an excluded layer is no layer.
         ValueError: where a parameter is low already, or has no shape yet, or a network is
             distributed already.
     """
@@ -120,7 +120,7 @@ def _kept(
     networks: Iterable[torch.nn.Module],
     excluded: tuple[torch.nn.Module | type[torch.nn.Module], ...],
 ) -> Iterator[torch.nn.Module]:
-    """Give the layers that stay in float32 with all that is in them."""
+    """Yield the layers that stay in float32, with all layers inside."""
     instances, classes = excluded_layers(
         excluded, torch.nn.Module, "torch.nn.Modules and classes of them"
     )
@@ -148,7 +148,7 @@ def _check_fresh(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _lower(parameter: torch.Tensor, decoration: Decoration) -> torch.Tensor:
-    """Cast a parameter where it is; return what it was, which is its master weight."""
+    """Cast a parameter in place; return its float32 numbers, which become its master weight."""
     gradient, parameter.grad = parameter.grad, None
     master = parameter.data
     parameter.data = master.to(DTYPES[decoration.dtype])
@@ -176,12 +176,12 @@ class _Saved:
 
 
 def _adopt(optimizer: Any, weights: dict[torch.Tensor, torch.Tensor], keep_gradients: bool) -> None:
-    """Have an optimizer step master weights.
+    """Make an optimizer step master weights.
 
     Args:
-        optimizer: the optimizer, which is another class's from here on.
-        weights: what parameters were before they became low.
-        keep_gradients: whether their gradients are added up in float32.
+        optimizer: the optimizer, which gets another class.
+        weights: the numbers of parameters before they became low, by parameter.
+        keep_gradients: whether the parameters' gradients are added up in float32.
     """
     own = {
         parameter: weights[parameter]
@@ -193,12 +193,12 @@ def _adopt(optimizer: Any, weights: dict[torch.Tensor, torch.Tensor], keep_gradi
     )
     optimizer.__class__ = _derived(type(optimizer))  # type: ignore[arg-type]  # a class is hashable, whatever its objects are
     if (step := vars(optimizer).get("step")) is not None:
-        # a schedule's, made before, which goes past the class
+        # a schedule made before has put it on the optimizer, where the class is not asked
         optimizer.step = _within(weakref.ref(optimizer), step)
 
 
 class _Decorated:
-    """The base that a decorated optimizer's class has before the optimizer's own class.
+    """The first base of a decorated optimizer's class; the second is the optimizer's own class.
 
     A derived class, and not a wrapper: `isinstance`, schedules, hooks, copies and pickles
     go on working.
@@ -217,7 +217,7 @@ class _Decorated:
         self._unamp_masters.narrow_gradients(self)
 
     def state_dict(self: Any) -> StateDict:
-        # PyTorch calls it first, so what users hook sees the master weights.
+        # PyTorch calls this hook first, so the hooks of users see the master weights.
         handle = self.register_state_dict_post_hook(self._unamp_masters.saved, prepend=True)
         try:
             return super().state_dict()  # type: ignore[misc, no-any-return]
@@ -226,13 +226,13 @@ class _Decorated:
 
     def load_state_dict(self: Any, state_dict: StateDict) -> None:
         loaded: dict[torch.Tensor, torch.Tensor] = {}
-        # PyTorch calls it last, after what users hook.
+        # PyTorch calls this hook last, after those of users.
         handle = self.register_load_state_dict_pre_hook(
             functools.partial(self._unamp_masters.take, loaded)
         )
         try:
             with self._unamp_masters.exchanged(self):
-                # state is cast to the dtype of what it belongs to
+                # PyTorch casts state to its parameter's dtype: a master weight's, float32
                 super().load_state_dict(state_dict)  # type: ignore[misc]
                 self._unamp_masters.load(loaded)
         finally:
@@ -264,7 +264,7 @@ def _derived(own: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
 def _within(optimizer: weakref.ref[Any], step: Function) -> Function:
     """Wrap a step that somebody has put on one optimizer.
 
-    A cycle of references would keep its network in memory.
+    The reference is weak: a cycle of references would keep the network in memory.
     """
 
     @functools.wraps(step)

@@ -1,4 +1,4 @@
-"""PyTorch's words and objects for devices, and what a CPU has instructions for."""
+"""PyTorch's words and objects for devices, and the dtypes that a CPU has instructions for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from unamp_torch.state import CUDA, dispatch_key, without_kernels
 
-#: What asks oneDNN for instructions of this CPU.
+#: The operators that ask oneDNN for instructions of this CPU.
 _HAS_INSTRUCTIONS = {
     "float16": "_is_mkldnn_fp16_supported",
     "bfloat16": "_is_mkldnn_bf16_supported",
@@ -29,8 +29,8 @@ def has_instructions(dtype: str) -> bool | None:
 def accelerator() -> str | None:
     """Return the device type of the accelerator that PyTorch finds; None where there is none.
 
-    ``"cuda"`` is ROCm's too; others are ``"mps"``, ``"xpu"``, and the name of any backend that
-    somebody brought along.
+    ``"cuda"`` is ROCm's too; others are ``"mps"``, ``"xpu"``, and the name of any backend from
+    outside PyTorch.
     """
     if torch.cuda.is_available():
         return CUDA

@@ -21,7 +21,7 @@ def low_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def follow(parameter: torch.Tensor, master: torch.Tensor) -> None:
-    """Have a master weight take over a parameter's numbers that are not its own, rounded."""
+    """Copy to a master weight those of its parameter's numbers that somebody else has changed."""
     master.copy_(torch.where(master.to(parameter.dtype) == parameter, master, parameter))
 
 
@@ -40,11 +40,11 @@ class Exchange:
         self._casts: Casts = (Casts if library is None else library.Casts)(low, tuple(self.low))
 
     def is_of(self, low: tuple[torch.Tensor, ...]) -> bool:
-        """Return whether it is the exchange of some parameters."""
+        """Return whether this is the exchange of the parameters `low`."""
         return len(low) == len(self._masters) and all(map(is_, low, self._masters))
 
     def put_in(self, optimizer: torch.optim.Optimizer) -> None:
-        """Put the master weights, with float32 gradients, where the low parameters are."""
+        """Put the master weights, with float32 gradients, in the place of the low parameters."""
         if changed := self._casts.changed():
             pairs = list(self._masters.items())
             with torch.no_grad():
@@ -54,15 +54,15 @@ class Exchange:
         _replace(optimizer, self._masters)
 
     def take_out(self, optimizer: torch.optim.Optimizer) -> None:
-        """Put the low parameters back, and have them take over the rounded master weights."""
+        """Put the low parameters back, with the numbers of the master weights, rounded."""
         _replace(optimizer, self.low)
         self._casts.round()
 
 
 def _replace(optimizer: torch.optim.Optimizer, others: Mapping[torch.Tensor, torch.Tensor]) -> None:
-    """Put others in the places of parameters: in the groups' lists, and as keys of the state."""
+    """Replace parameters by others: in the lists of the groups, and as keys of the state."""
     for group in optimizer.param_groups:
-        # in place: optimizers hold the lists, too
+        # in place: optimizers refer to the lists elsewhere, too
         group["params"][:] = [others.get(each, each) for each in group["params"]]
     state = optimizer.state
     replaced = [(others.get(key, key), value) for key, value in state.items()]

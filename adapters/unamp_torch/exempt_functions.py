@@ -3,9 +3,9 @@
 Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, parameters
 that others become (pruned, fused with a norm, without their parametrization, stacked), the vectors
 of spectral norms, statistics that processes gather or observers keep, windows, batches, Jacobians,
-distributions: none of them comes of an operation of the vocabulary, so that a policy would round
-what they compute with, in silence. Where it would, they are replaced while a region is open
-(`unamp_torch.python_functions`).
+distributions: none of them is the result of an operation of the vocabulary, so that a policy would
+silently round the numbers that they are computed from. Where it would, the functions are replaced
+while a region is open (`unamp_torch.python_functions`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from unamp_torch.stepping import Step
 class Group:
     """Functions that are replaced and put back in one go: two hundred cost as much as twenty.
 
-    What somebody has put in the place of one may have no code to be replaced, and is left out.
+    An object without code, which somebody has put in a function's place, is left out.
 
     Attributes:
         functions: the functions.
@@ -89,8 +89,8 @@ _NORMALIZING = "normalizing"
 def _of_distributions() -> Iterator[FunctionType]:
     """Yield the methods with which PyTorch's own distributions and transforms compute.
 
-    What calls others is left out: a distribution or a transform of a program's own may be a
-    network, which follows the policy.
+    Classes that call others are left out: a program's own distribution or transform, which they
+    call, may be a network, which follows the policy.
     """
     computing = ("__init__", "rsample", "sample", "log_prob", "cdf", "icdf", "entropy")
     yield from _own(distributions.Distribution, computing)
@@ -116,7 +116,7 @@ def _derived(base: type) -> Iterable[type]:
     return dict.fromkeys(kinds)
 
 
-#: Those of PyTorch's own classes that call others.
+#: PyTorch's distributions and transforms that call others.
 _CALLING_OTHERS = frozenset(
     (
         "CatTransform",
@@ -130,11 +130,12 @@ _CALLING_OTHERS = frozenset(
     )
 )
 
-#: Those functions, by a word for what they do. More come with `_LATER` and with `_METHODS`.
+#: The exempt functions, by a word for what they do. `_LATER` and `_METHODS` add more.
 _KINDS = {
-    # A scaled float16 loss would overflow, and fused optimizers refuse what was found.
+    # A scaled float16 loss would overflow, and fused optimizers refuse a low `found_inf`.
     _SCALING: _Kind((), ("add", "mul")),
-    # A learning rate that is a tensor is computed from the last one: low, it would not change.
+    # A learning rate that is a tensor is computed from its last value: in a low dtype, a small
+    # change would be lost.
     _SCHEDULING: _Kind((), ("add", "div", "mul", "pow", "sub")),
     # The norm of all gradients would overflow, and clipped by it they would all be zero.
     _CLIPPING: _Kind(
@@ -190,8 +191,7 @@ _KINDS = {
             "where",
         ),
     ),
-    # Parameters become pieces of a vector that something else computes, and have its dtype
-    # from then on.
+    # Parameters become pieces of a vector that the program computes, and would keep its dtype.
     _FILLING: _Kind((nn.utils.vector_to_parameters,), ("add", "cat", "div", "lerp", "mul", "sub")),
     # Gradients of float32 numbers are put together.
     _DIFFERENTIATING: _Kind((torch.autograd.functional.jacobian,), ("stack",)),
@@ -217,7 +217,7 @@ _METHODS: Mapping[str, tuple[type, tuple[str, ...]]] = {
     _SCHEDULING: (LRScheduler, ("step",)),
 }
 
-#: Functions of modules that few programs import: the module, the way to the function in it, and the
+#: Functions of modules that few programs import: the module, the function's path in it, and the
 #: word for its kind.
 _LATER = (
     ("torch.distributed.algorithms.model_averaging.utils", "average_parameters", _AVERAGING),
@@ -246,7 +246,7 @@ def functions(policy: Policy) -> tuple[tuple[str, FunctionType | Group], ...]:
 
 
 def reaches(policy: Policy) -> bool:
-    """Return whether there are any such functions under a policy."""
+    """Return whether there are any functions that a policy must not reach."""
     return bool(_reached(policy))
 
 
@@ -260,7 +260,7 @@ def _reached(policy: Policy) -> frozenset[str]:
 
 
 def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType]]:
-    """Yield the functions of those kinds in modules that have been imported since."""
+    """Yield the functions of some kinds in those modules of `_LATER` that are imported by now."""
     for module, path, word in _LATER:
         if word in kinds and module in sys.modules:
             function = inspect.unwrap(at_path(sys.modules[module], path))
@@ -271,7 +271,7 @@ def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType]]
 def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
     """Yield the methods of a class and of those derived from it.
 
-    FSDP's scaler is one of PyTorch's, once it is imported.
+    Derived classes may come with an import: FSDP's scaler is one.
     """
     base, names = _METHODS[word]
     for kind in _derived(base):
@@ -282,7 +282,7 @@ def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
 
 
 def _scaling(original: Function) -> Function:
-    """Return the replacement of a scaler's method: no policy is in force but for closures."""
+    """Return the replacement of a scaler's method: only closures run under the policy."""
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> object:
@@ -292,16 +292,17 @@ def _scaling(original: Function) -> Function:
             args, kwargs = step.handed(args, kwargs)
             return original(*args, **kwargs)
 
-    # dynamo lets the scaler alone, and would compile what stands in for it
+    # dynamo skips the scaler's own methods, and would compile their replacements
     run_uncompiled(replacement)
     return replacement
 
 
 def _replacement(original: Function) -> Function:
-    """Return the replacement of another function: no policy is in force, also in a graph."""
+    """Return the replacement of any other function: no policy is in force, also in a graph."""
 
     @functools.wraps(original)
     def replacement(*args: Any, **kwargs: Any) -> object:
+        # Dynamo must not trace into the thread's plan: its graph takes any policy out of force.
         if torch.compiler.is_compiling() or not (thread.plan is None or thread.plan.delegated):
             with without_policy():
                 return original(*args, **kwargs)
@@ -313,7 +314,7 @@ def _replacement(original: Function) -> Function:
 def _filling(original: Function) -> Function:
     """Return the replacement of `vector_to_parameters`.
 
-    In a region it takes the vector in the dtype of the parameters.
+    In a region it first casts the vector to the dtype of the parameters.
     """
 
     @functools.wraps(original)
@@ -331,7 +332,7 @@ def _filling(original: Function) -> Function:
 def _differentiating(original: Function) -> Function:
     """Return the replacement of a function that takes gradients of another.
 
-    No policy is in force but in that.
+    Only that other function runs under the policy.
     """
 
     @functools.wraps(original)
@@ -342,14 +343,14 @@ def _differentiating(original: Function) -> Function:
         with without_policy():
             return original(func, *args, **kwargs)
 
-    run_uncompiled(replacement)  # no graph holds it, and dynamo would look inside
+    run_uncompiled(replacement)  # no graph can hold the call, and dynamo would look inside
     return replacement
 
 
 def _normalizing(original: Function) -> Function:
     """Return the replacement of the forward pass of `SyncBatchNorm`.
 
-    It computes with operators that have no rule: its input gets the dtype that `batch_norm` has.
+    Its operators have no rule, so its input is cast here, as the rule for `batch_norm` says.
     """
 
     @functools.wraps(original)
@@ -368,7 +369,8 @@ def _normalizing(original: Function) -> Function:
 def _drawing(original: Function) -> Function:
     """Return the replacement of a function of distributions: low tensors are float32 first.
 
-    Regions whose policy does not reach it may be open inside others, or in other threads.
+    Each call asks for the policy, as a region whose policy does not reach distributions may be open
+    inside another, or in another thread.
     """
 
     @functools.wraps(original)
@@ -389,7 +391,7 @@ def _draws_in_float32() -> bool:
     return thread.plan is not None and _DRAWING in _reached(thread.plan.policy)
 
 
-#: What makes the replacement of a function of each kind.
+#: The functions that make the replacement, for each kind.
 REPLACING = dict.fromkeys(_KINDS, _replacement) | {
     _SCALING: _scaling,
     _FILLING: _filling,

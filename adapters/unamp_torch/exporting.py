@@ -1,9 +1,9 @@
-"""Regions and what makes programs of functions.
+"""Regions and `torch.export`, `make_fx`, `torch.jit.trace` and `torch.onnx.export`.
 
-That is `torch.export`, `make_fx`, `torch.jit.trace` and `torch.jit.freeze`. Export, and `make_fx`
-with `pre_dispatch`, record operators above autocast: the program would lose a policy. While one of
-them runs in a region, each operator of the vocabulary therefore gets a handler on the key where
-they record, which carries the rule out first, so that its casts are recorded too.
+Export, and `make_fx` with `pre_dispatch`, record operators above autocast: the program would lose
+the policy. So while one of them runs in a region, each operator of the vocabulary has a handler on
+the key where they record. The handler carries the rule out first, so that its casts are recorded,
+too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-#: Included in a thread where operators are recorded above autocast.
+#: The dispatch key that is included in a thread while operators are recorded above autocast.
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 
@@ -51,9 +51,9 @@ def recording(
     tracer: TracerBase,
     pre_dispatch: bool,
 ) -> Function:
-    """Wrap the function that makes, for `make_fx`, the function to record.
+    """Wrap the function that prepares a function for `make_fx`.
 
-    Above autocast, in a region, the function to record has the handlers.
+    Where `make_fx` records above autocast in a region, the function runs with the handlers.
     """
     recorded = original(f, tensors, tracer, pre_dispatch)
     if not pre_dispatch or thread.plan is None:
@@ -69,7 +69,7 @@ def recording(
 
 @as_replacement
 def exporting(original: Callable[..., R], /, mod: torch.nn.Module, *args: Any, **kwargs: Any) -> R:
-    """Wrap `torch.export`'s entry: inside a region, that is opened in the module's forward."""
+    """Wrap `torch.export`'s entry: a region around it is opened in the module's forward."""
     region = innermost_region()
     if region is None or thread.plan is None:
         return original(mod, *args, **kwargs)
@@ -79,9 +79,10 @@ def exporting(original: Callable[..., R], /, mod: torch.nn.Module, *args: Any, *
 
 @as_replacement
 def to_onnx(original: Callable[..., R], /, model: Any, *args: Any, **kwargs: Any) -> R:
-    """Wrap `torch.onnx.export`: inside a region, that is opened in the module's forward alone.
+    """Wrap `torch.onnx.export`: a region around it is opened in the module's forward alone.
 
-    What rewrites the program afterwards runs its operators again, and would follow the rules anew.
+    Passes that rewrite the program afterwards run its operators again, which would follow the rules
+    anew.
     """
     region, plan = innermost_region(), thread.plan
     usual = signature(original).parameters["dynamo"].default
@@ -124,7 +125,7 @@ def tracing(original: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
 class _Handlers(dict[torch._C.DispatchKey, torch._C.DispatchKey | Function]):
     """An operator's handlers, by dispatch key, with ours among them.
 
-    PyTorch takes single ones or all out now and then.
+    PyTorch removes single handlers or all of them now and then; ours stays.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ def _handler(operator: Operator) -> Function:
     """Return the function that records an operator with the casts of its rule."""
 
     def record(*args: Any, **kwargs: Any) -> object:
-        # PyTorch makes its own handler anew for each call, and only where none is cached.
+        # PyTorch makes its own handler only where none is cached: ours is taken out meanwhile.
         handlers = operator.overload._dispatch_cache
         dict.pop(handlers, PRE_DISPATCH, None)
         try:
@@ -155,9 +156,9 @@ def _handler(operator: Operator) -> Function:
             handlers[PRE_DISPATCH] = handle
         return original(*args, **kwargs)
 
-    # What is recorded is computed on fake tensors, too. There the rule is not applied again: an
-    # operator that computes in float32, for want of a low kernel, would be recorded as one with a
-    # low result, and its result never be rounded.
+    # A recorded operator is also computed on fake tensors. The rule is not applied again there: an
+    # emulated operator, which computes in float32, would be recorded as one with a low result, and
+    # its result would never be rounded.
     recorded = operator.calling(lambda *args, **kwargs: below_rules(record, args, kwargs))
 
     def handle(*args: Any, **kwargs: Any) -> object:
@@ -165,7 +166,7 @@ def _handler(operator: Operator) -> Function:
         device = operator.eligible.device(args, kwargs)
         if plan is None or not plan.autocast or device not in plan.devices:
             return record(*args, **kwargs)
-        # PyTorch's own autocast is lost in an export, too: where a region is handed to it, its
+        # PyTorch's own autocast is lost in an export, too: where the policy is delegated to it, its
         # lists are carried out here.
         policy = plan.policy.delegated("torch", device)
         if policy is None:
@@ -176,7 +177,7 @@ def _handler(operator: Operator) -> Function:
         ):
             return operator.overload.decompose(*args, **kwargs)
         if left or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
-            # PyTorch's own has lists, and no level for what is on none of them
+            # PyTorch's own AMP has lists, and no level for other operators
             return record(*args, **kwargs)
         return plans.action_for(policy, operator, device)(
             recorded, args, kwargs, plan.low_on(device)

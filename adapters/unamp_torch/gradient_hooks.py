@@ -1,7 +1,4 @@
-"""Telling a trace of gradients, for `unamp.trace(gradients=True)`.
-
-PyTorch's own hooks on results and parameters do it.
-"""
+"""Hooks of PyTorch that report gradients to a trace, for `unamp.trace(gradients=True)`."""
 
 from __future__ import annotations
 
@@ -37,10 +34,11 @@ def follow_parameters(path: str, network: torch.nn.Module) -> None:
 
 
 def follow(tensor: torch.Tensor, hook: GradientHook, result: int) -> torch.Tensor:
-    """Tell a hook of the gradient of a result, and return it; one that needs no gradient gets none.
+    """Report the gradient of a result to `hook`, and return the result.
 
     Args:
-        tensor: the result. Its hook sees the gradient before a change in place, too.
+        tensor: the result; where it needs no gradient, nothing is reported. The hook sees the
+            gradient before a change in place, too.
     """
     if not tensor.requires_grad:
         return tensor

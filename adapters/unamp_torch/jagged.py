@@ -1,8 +1,8 @@
 """Regions and jagged tensors, whose attention PyTorch writes in Python, with casts in front.
 
-Those ask native autocast whether it is on, and not what the policy says of attention. What is
-behind them follows it: ``_scaled_dot_product_attention_math`` is an operator that is called past
-its operation (`data/operators.toml`).
+Those casts ask whether native autocast is on, and not for the policy's rule for attention. The
+operator behind them, ``_scaled_dot_product_attention_math``, does follow the rule: it is one that
+is called past its operation (`data/operators.toml`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def casting(
     original: Callable[..., tuple[torch.Tensor | None, ...]], *inputs: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, ...]:
-    """Wrap the function that casts attention's inputs: they stay where its rule is not LOW."""
+    """Wrap the function that casts attention's inputs: without the rule LOW, they stay."""
     plan = thread.plan
     if plan is None or plan.delegated or plan.rule("scaled_dot_product_attention") is Rule.LOW:
         return original(*inputs)

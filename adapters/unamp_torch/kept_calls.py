@@ -31,7 +31,7 @@ _ORDER = {
     ),
     "embedding": ("indices", "weight", "padding_idx"),
 }
-#: Operators that take a list of tensors where PyTorch's function takes each by itself.
+#: Operators that take a list of tensors where PyTorch's function takes each as an argument.
 _ONE_BY_ONE = frozenset(
     {"block_diag", "broadcast_tensors", "cartesian_prod", "chain_matmul", "einsum"}
 )
@@ -57,8 +57,8 @@ def before(operator: Operator, args: Sequence[object], kwargs: Keywords) -> Kept
 def _canonical(operator: Operator, args: Sequence[Any], kwargs: Keywords) -> Arguments:
     """Return a call in the signature of PyTorch's function.
 
-    Tensors, and whatever stands before one, are positional, as is what must be given; other
-    attributes are named, where they are not what they are by themselves.
+    Tensors, arguments before a tensor, and arguments without a default are positional; other
+    attributes are named, where they differ from their defaults.
     """
     schema = {
         argument.name: argument
@@ -110,7 +110,7 @@ def _canonical(operator: Operator, args: Sequence[Any], kwargs: Keywords) -> Arg
     return Arguments(positional, named)
 
 
-#: Attributes that say which kernel computes, and not what.
+#: Attributes that choose a kernel, and change nothing about the result.
 _KERNELS_CHOICE = frozenset({"cudnn_enable", "cudnn_enabled"})
 
 

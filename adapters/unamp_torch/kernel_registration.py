@@ -1,4 +1,4 @@
-"""The registration of kernels with PyTorch's dispatcher, and what the compiled ones are told."""
+"""The registration of kernels with PyTorch's dispatcher, and the tables for the compiled ones."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _installed: set[tuple[str, str]] = set()  # operators with a kernel on a key, by
 def _registrations(key: str, namespace: str) -> torch.library.Library:
     """Return PyTorch's own object for kernels on a key.
 
-    It is kept for good: with it they would be gone.
+    It is kept for good: without it, its kernels would be gone.
     """
     return torch.library.Library(namespace, "IMPL", key)
 
 
 @cache
 def _let_others_pass(key: str) -> torch.library.Library:
-    """Have operators without a kernel on a key go on to the next one, instead of raising."""
+    """Let operators without a kernel on a key go on to the next key, instead of raising."""
     made = torch.library.Library("_", "IMPL")
     made.fallback(torch.library.fallthrough_kernel, key)
     return made
@@ -60,8 +60,8 @@ def _new(wanted: Iterable[Operator], key: str) -> Iterator[Operator]:
 def install(wanted: Iterable[Operator], key: KernelKey) -> None:
     """Register kernels for operators, once and for good.
 
-    Taking a kernel away under running threads crashes PyTorch. With the first kernel on a key come
-    those for operators that write to a tensor.
+    Taking a kernel away under running threads crashes PyTorch. The first call for a key, even with
+    no operator, also registers the kernels for operators that write to a tensor.
     """
     with _lock:
         _begin(key)
@@ -78,9 +78,9 @@ def install(wanted: Iterable[Operator], key: KernelKey) -> None:
 
 @cache
 def _begin(key: KernelKey) -> None:
-    """Have every other operator pass a key of ours.
+    """Let operators without a kernel pass a key of ours, and register those that write to a tensor.
 
-    Register the kernels on it of operators that write to a tensor.
+    Operators that take functions pass as well (`control_flow`).
     """
     _let_others_pass(key.name)
     let_pass(key)
@@ -97,8 +97,8 @@ def _begin(key: KernelKey) -> None:
 def install_on_meta(wanted: Iterable[Operator]) -> None:
     """Register kernels that only meta tensors reach, so that all other tensors stay as fast.
 
-    In C++ a kernel asks for a region first, and goes on where there is none: it finds what is in
-    Python on another key.
+    The compiled kernel first asks whether a region is open, and calls the kernel in Python, which
+    is on another key, only then.
     """
     key = "AutogradMeta" if library is None else META_IN_PYTHON
     with _lock:
@@ -111,10 +111,10 @@ def install_on_meta(wanted: Iterable[Operator]) -> None:
 
 
 def let_autocast_pass(device_type: str) -> None:
-    """Let operators pass native autocast's key where a device type's backend says nothing of it.
+    """Let operators pass native autocast's key where a device type's backend has no fallback on it.
 
-    That key tells whether somebody inside a region switched mixed precision off by PyTorch's
-    own means.
+    Regions need that key: it tells whether somebody inside switched mixed precision off by
+    PyTorch's own means.
     """
     key = autocast_key(device_type)
     with _lock:

@@ -1,6 +1,6 @@
 """Patches that few regions need, applied when first needed, until the last region closes.
 
-`unamp_torch.patches` undoes them then. (The compiled kernels look in the list for any.)
+`unamp_torch.patches` undoes them then. (The compiled kernels look at ``LASTING.applied``.)
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ from unamp_torch.networks import within
 
 _PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
-#: Made of generated or compiled code, which a class derived from theirs would not be followed in.
+#: Modules of generated or compiled code, in which a derived class would have no effect.
 _FIXED = (torch.jit.ScriptModule, torch.fx.GraphModule)
 
 
-#: In evaluation PyTorch computes these with one operator, which calls none of their layers, unless
-#: one of those has hooks.
+#: In evaluation PyTorch computes these with one operator, which calls none of the layers inside,
+#: unless a layer inside has hooks.
 _FAST = nn.TransformerEncoderLayer
 
 _HOOK = "unamp"
@@ -91,8 +91,8 @@ class TorchLayers(Layered):
             layer._forward_pre_hooks[_HOOK] = _do_nothing  # type: ignore[index]
 
 
-#: The rules of Keras' layers. As long as one has a rule the patches are kept: a program that is
-#: compiled with no region open would otherwise be guarded on functions that stand in Keras only
+#: The rules of Keras' layers. As long as a layer has a rule the patches are kept: a program that is
+#: compiled with no region open would otherwise be guarded on functions which are in Keras only
 #: while it is traced.
 _in_force, _patched = RulesInForce(), patches.kept_for_keras()
 
@@ -104,7 +104,7 @@ def _derived(plain: type) -> type:
 
 
 def _method(kind: type[nn.Module]) -> str:
-    """Return the method that PyTorch calls when a module runs; some classes have their own way."""
+    """Return the method to override: ``forward``, or ``__call__`` in classes with their own."""
     return "forward" if kind.__call__ is nn.Module.__call__ else "__call__"
 
 

@@ -28,20 +28,20 @@ _BINDING_DIFFERS = frozenset({"einsum", "gradient", "nonzero", "split"})
 
 
 class Operator:
-    """One overload of an ATen operator, and what a rule needs to know about it.
+    """One overload of an ATen operator, with the facts about it that a rule needs.
 
     Attributes:
         op: the vocabulary's name.
         name: the overload's own name, e.g. ``"aten::add.Tensor"``.
         overload: PyTorch's object.
-        call: calls it with its arguments as the dispatcher hands them over.
+        call: calls it with its arguments as the dispatcher passes them to a kernel.
         composite: whether it is made of other operators.
         eligible: the arguments that a rule casts.
-        computes: whether it does more than move data or make it, in whatever dtype it is told.
-        no_kernel: the device types and low dtypes that it is known to have no kernel for.
+        computes: whether it does more than move or make data, in the dtype that it is told.
+        no_kernel: the device types and low dtypes for which it is known to have no kernel.
         dtype_position: where an explicit result dtype may stand, or None; a call that gives one
             keeps its meaning.
-        sparse_position: where sparse gradients may be asked for, or None: PyTorch casts no such
+        sparse_position: where sparse gradients may be asked for, or None: PyTorch casts no sparse
             gradient, so that the operator computes in the dtype of its first argument.
     """
 
@@ -91,7 +91,7 @@ class Operator:
         return other
 
     def without_low_kernels(self, device: str) -> Operator:
-        """Return the same operator, as if a device had no kernel of it for low dtypes."""
+        """Return the same operator, as if a device had no low kernel for it."""
         other = copy.copy(self)
         other.no_kernel = frozenset((device, dtype) for dtype in LOW)
         return other
@@ -125,8 +125,8 @@ def _binding(overload: Overload) -> Function:
     """
     name = overload._schema.name.removeprefix("aten::")
     own: Function = overload._op
-    # The dispatcher leaves out arguments that have the schema's default; the binding's default for
-    # a reduction is "none".
+    # The dispatcher leaves out arguments that have the schema's default, but the binding has
+    # another default for a reduction: "none".
     if name in _BINDING_DIFFERS or any(
         argument.name == "reduction" for argument in overload._schema.arguments
     ):
@@ -141,9 +141,9 @@ def _binding(overload: Overload) -> Function:
 def operators(op: str, *, inner: bool = False) -> tuple[Operator, ...]:
     """Return the overloads through which an operation is reached; none where PyTorch lacks it.
 
-    In-place variants and those with an explicit output are left out: no rule touches them. So are
-    overloads that exist for TorchScript alone, and, unless asked for, operators that are no
-    entry points.
+    In-place variants and those with an explicit output are left out, as no rule touches them;
+    further overloads that exist for TorchScript alone, and without `inner`, operators that only
+    other operators call.
     """
     return tuple(_overloads(op, inner))
 
@@ -151,8 +151,8 @@ def operators(op: str, *, inner: bool = False) -> tuple[Operator, ...]:
 def _overloads(op: str, inner: bool) -> Iterator[Operator]:
     entry = vocabulary()[op]
     if entry.group == "cast":
-        # an explicit cast keeps its meaning, and `detach` from Python would break the making
-        # of parameters
+        # An explicit cast keeps its meaning, and with a kernel in Python for `detach`, parameters
+        # could not be made.
         return
     for name in entry.spellings.get("torch", ()):
         packet = None if "." in name else packet_of(name)
@@ -162,7 +162,7 @@ def _overloads(op: str, inner: bool) -> Iterator[Operator]:
             if not _is_for_callers(overload):
                 continue
             operator = Operator(op, overload, activation_only=entry.group in _ACTIVATION_ONLY)
-            # What makes a tensor of none is ours where it is computed with operations
+            # An operator without tensor inputs needs a kernel where it is computed with operations
             # that rules would reach.
             made_of_others = entry.group == "creation" and op in facts().made_of
             if operator.eligible.positions or operator.eligible.keywords or made_of_others:
@@ -170,7 +170,7 @@ def _overloads(op: str, inner: bool) -> Iterator[Operator]:
 
 
 def name_operators_of_libraries() -> None:
-    """Give the vocabulary every operator that libraries added to PyTorch, for `unamp.trace`."""
+    """Add every operator that libraries brought to PyTorch to the vocabulary, for `unamp.trace`."""
     known = vocabulary()
     own, named = facts().own_namespaces, known.spelled("torch")
     for name in {full.partition(".")[0] for full in torch._C._dispatch_get_all_op_names()}:
@@ -195,4 +195,5 @@ def _is_for_callers(overload: Overload) -> bool:
         for argument in schema.arguments
     ):
         return False
-    return bool(torch._C._dispatch_has_kernel(overload.name()))  # TorchScript's alone have none
+    # Overloads for TorchScript alone have no kernel.
+    return bool(torch._C._dispatch_has_kernel(overload.name()))

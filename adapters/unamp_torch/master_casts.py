@@ -1,12 +1,12 @@
 """Casts between low parameters and their master weights, all of an optimizer's at a time.
 
-In C++ they are in `compiled/masters.h`.
+The same in C++ is `compiled/masters.h`.
 
-What is kept in memory from one step to the next:
+Two things are kept in memory from one step to the next:
 
-- What parameters were given (2 bytes for each number): if a parameter differs from that, somebody
-  else has changed it. `Tensor._version` cannot say so: it does not move with
-  ``parameter.data.clamp_()``.
+- The numbers that parameters were given (2 bytes for each): if a parameter differs from them,
+  somebody else has changed it. `Tensor._version` cannot tell: ``parameter.data.clamp_()`` leaves
+  it as it is.
 - Float32 gradients on the CPU, up to `KEPT_GRADIENTS` numbers in all: memory that is new in each
   step comes from the system, a page fault at a time, which costs more than the cast.
 """
@@ -18,10 +18,10 @@ import torch
 from unamp.adapter.memory import bytes_differ
 from unamp_torch.state import LOW
 
-#: The most numbers of an optimizer's gradients whose float32 memory is kept between steps: 64 MiB.
+#: The most numbers in an optimizer's gradients for which float32 memory is kept: 64 MiB.
 KEPT_GRADIENTS = 1 << 24
 
-# how many tensors have a storage, and PyTorch's own object for it
+# the number of references to a storage, PyTorch's own objects for it included
 _holders = torch._C._storage_Use_Count
 
 
@@ -30,8 +30,8 @@ class Casts:
 
     def __init__(self, low: tuple[torch.Tensor, ...], wide: tuple[torch.Tensor, ...]) -> None:
         self._pairs = list(zip(low, wide, strict=True))
-        # Of the master weights, so that what came before this is noticed too. None where nothing is
-        # compared: the answer of a GPU would have to be waited for.
+        # Copies of the master weights, so that changes before this are noticed, too. None where
+        # nothing is compared: comparing on a GPU would wait for it.
         self._copies = [
             master.detach().to(parameter.dtype) if _on_cpu(parameter) and _on_cpu(master) else None
             for parameter, master in self._pairs
@@ -75,7 +75,7 @@ class Casts:
     def _memory(self, n: int, gradient: torch.Tensor) -> torch.Tensor:
         """Return a tensor for a float32 gradient.
 
-        It takes the memory of the last step's gradient where nobody has that any more.
+        Its memory is that of the last step's gradient, where nobody refers to that any more.
         """
         kept = self._kept[n]
         if kept is not None and gradient.is_contiguous() and _holders(kept._cdata) == 1:
@@ -100,7 +100,7 @@ class Casts:
             elif self._graded[n]:  # cleared by a hook of the step
                 parameter.grad = None
             elif master._version == self._versions[n]:
-                continue  # a graph that needs the parameter as it was can still be used
+                continue  # not written to, so that graphs which need the parameter stay valid
             low.append(parameter)
             if (copy := self._copies[n]) is not None:  # the cast, once
                 copies.append(copy)

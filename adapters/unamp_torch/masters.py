@@ -1,12 +1,12 @@
 """Optimizers that step the float32 master weights of low parameters.
 
-An optimizer is decorated by giving it a class derived from its own. While that takes its step, a
-master weight stands in the place of each low parameter: in the lists of the groups, and as the key
-of its state. So the optimizer's own step runs as it was written, on float32 weights, gradients and
-state; then the low parameters take over the rounded values.
+An optimizer is decorated by giving it a class derived from its own. During a step, a master weight
+takes the place of each low parameter: in the lists of the groups, and as the key of its state. So
+the optimizer's own step runs as it was written, on float32 weights, gradients and state; then the
+low parameters take over the rounded values.
 
-(Exchanging the memory of a parameter by `Tensor.data` instead, for one of another dtype, would have
-PyTorch forget where its gradients are added up, and with it the hooks that
+(If the memory of a parameter were exchanged by `Tensor.data` instead, for memory of another dtype,
+PyTorch would forget where its gradients are added up, and with that the hooks which
 `DistributedDataParallel` has there.)
 """
 
@@ -45,8 +45,8 @@ def masters_of(optimizer: torch.optim.Optimizer) -> Masters | None:
 class Masters:
     """An optimizer's float32 master weights, and their exchange with the low parameters.
 
-    Parameters that come to the optimizer later, or that are made trainable later, get one at their
-    first step.
+    Parameters that come to the optimizer later, or that are made trainable later, get a master
+    weight at their first step.
 
     Args:
         weights: the master weight of each parameter, a parameter itself.
@@ -56,9 +56,9 @@ class Masters:
     def __init__(self, weights: dict[torch.Tensor, torch.Tensor], keep_gradients: bool) -> None:
         self.weights = weights
         self._keep_gradients = keep_gradients
-        # the last one; what it keeps serves the next step, too
+        # the exchange of the last step, whose memory serves the next one, too
         self._exchange: Exchange | None = None
-        # the master weights, while they stand in
+        # the low parameters by their master weights, during a step
         self._in_place: Mapping[torch.Tensor, torch.Tensor] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -66,7 +66,7 @@ class Masters:
 
     @contextmanager
     def exchanged(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Have master weights with float32 gradients stand in for low parameters while open.
+        """Put master weights with float32 gradients in the place of low parameters while open.
 
         No policy is in force meanwhile.
         """
@@ -120,7 +120,7 @@ class Masters:
         """Turn low gradients into float32 ones, which low parameters then hold."""
         for parameter in low_parameters(optimizer):
             if parameter.grad is not None and parameter.grad.dtype in LOW:
-                # any; it stays so, and what is added up is low as before
+                # None allows any dtype; gradients that are added to it stay low, as before
                 parameter.grad_dtype = None
                 parameter.grad = parameter.grad.float()
 
@@ -131,9 +131,9 @@ class Masters:
                 parameter.grad = parameter.grad.to(parameter.dtype)
 
     def mark(self) -> None:
-        """Have gradients added up in float32, where they are to be.
+        """Set the parameters' gradients to be added up in float32, where this is wanted.
 
-        Copied and unpickled parameters do not know it.
+        Copied and unpickled parameters have lost the setting.
         """
         if self._keep_gradients:
             for parameter in self.weights:
@@ -184,11 +184,11 @@ class Masters:
 
     @torch.no_grad()
     def load(self, loaded: dict[torch.Tensor, torch.Tensor]) -> None:
-        """Take master weights over, while they are in place; the low parameters will follow."""
+        """Copy loaded master weights to those in place; low parameters follow when they return."""
         for parameter, weight in loaded.items():
             if parameter in self._in_place:
                 parameter.copy_(weight)
-            elif parameter in self.weights:  # one that is frozen now
+            elif parameter in self.weights:  # frozen now
                 self.weights[parameter].copy_(weight)
                 parameter.copy_(weight)
 
@@ -211,14 +211,14 @@ class Masters:
 def master_weight(parameter: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Return a parameter's master weight, a parameter itself, with the numbers of `weight`."""
     made = torch.nn.Parameter(weight)
-    vars(made).update(vars(parameter))  # what optimizers are told about single parameters
+    vars(made).update(vars(parameter))  # attributes by which optimizers treat single parameters
     return made
 
 
 def _places(
     optimizer: torch.optim.Optimizer, state_dict: StateDict
 ) -> Iterator[tuple[Hashable, torch.Tensor]]:
-    """Give the parameters, each after what stands for it in a ``state_dict``."""
+    """Yield the parameters, each after its number in a ``state_dict``."""
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     return zip(
         saved,

@@ -15,7 +15,7 @@ _KEEPS_WITHOUT_GRADIENT = major_minor(torch.__version__) < (2, 11)
 _lock = lock()
 _sharing: dict[
     torch.dtype, int
-] = {}  # how many regions use it, by low dtype: there is one at a time
+] = {}  # the number of regions that use the cache, by low dtype: there is one dtype at a time
 
 
 def start_sharing(dtype: torch.dtype, /) -> bool:
@@ -28,7 +28,7 @@ def start_sharing(dtype: torch.dtype, /) -> bool:
 
 
 def stop_sharing(dtype: torch.dtype, /) -> None:
-    """Release the cache, where `start_sharing` returned True; the last one clears it."""
+    """Release the cache after `start_sharing` returned True; the last release clears it."""
     with _lock:
         _sharing[dtype] -= 1
         if not _sharing[dtype]:
@@ -37,7 +37,7 @@ def stop_sharing(dtype: torch.dtype, /) -> None:
 
 
 def forget_other_threads() -> None:
-    """Let go, in a forked process, of what other threads use."""
+    """Forget, in a forked process, the regions of other threads."""
     _sharing.clear()
 
 

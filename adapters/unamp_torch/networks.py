@@ -18,7 +18,7 @@ def within(layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
     held = [(name, each) for name, each in layer._modules.items() if each is not None]
     if not is_layer(layer, "torch"):
         return held
-    # What is left of Keras' own attributes is the module in a TorchModuleWrapper.
+    # Beside layers and Keras' own attributes, only the module of a TorchModuleWrapper is left.
     wrapped = [
         (name, each)
         for name, each in held
@@ -30,7 +30,7 @@ def within(layer: nn.Module) -> Iterable[tuple[str, nn.Module]]:
 def named_parameters(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield the parameters of a network by their layers and names.
 
-    To PyTorch a network of Keras is one list of them.
+    To PyTorch a network of Keras is one list of parameters.
     """
     if not is_layer(network, "torch"):
         yield from network.named_parameters()

@@ -13,7 +13,7 @@ _is_transformed = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def flat(args: object) -> Iterator[torch.Tensor]:
-    """Give the tensors in arguments or results, however deep."""
+    """Yield the tensors in arguments or results, however deep."""
     return within(args, torch.Tensor)
 
 
@@ -25,7 +25,7 @@ def floating(value: object) -> list[torch.Tensor]:
 def has_numbers(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has one number at each place of its shape.
 
-    Sparse, nested and oneDNN's tensors hold them otherwise, those without data hold none, and
+    Sparse, nested and oneDNN's tensors hold numbers otherwise, tensors without data hold none, and
     inside a transform of `torch.func` there are several at a place.
     """
     plain = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta

@@ -1,4 +1,4 @@
-"""Reporting every operation of the vocabulary that runs, for `unamp.trace`."""
+"""Reports of every operation of the vocabulary that runs, for `unamp.trace`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from unamp_torch.listing import Overload
 
-#: What does not compute: casts, views, copies and creation. By packet name, below the dispatcher's
-#: autograd keys.
+#: The operators that do not compute: casts, views, copies and creation. By packet name, as they run
+#: below the dispatcher's autograd keys.
 _NOT_COMPUTING = frozenset(
     "_to_copy alias as_strided clone contiguous copy copy_ detach diagonal empty empty_like "
     "empty_strided expand fill_ full full_like lift_fresh new_empty new_zeros ones_like permute "
@@ -54,14 +54,14 @@ _NOT_COMPUTING = frozenset(
 
 _TO_COPY = torch.ops.aten._to_copy.default
 
-#: The kernels that read float16 and compute in float32 where their third argument says so, which
-#: spares CUDA a copy.
+#: The kernels that read float16 and compute in float32 where their third argument says so: CUDA
+#: needs no copy for it.
 WIDENING = frozenset({torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default})
 _has_memory = torch._C._has_storage
 
 
 def _enter_layer(module: torch.nn.Module, args: tuple[object, ...]) -> None:
-    # A compiler would otherwise follow this, and put it into its graph.
+    # A compiler would otherwise trace into this, and put it into its graph.
     if not torch.compiler.is_compiling() and thread.sink is not None:
         thread.sink.layers.enter(module)
 
@@ -72,7 +72,7 @@ def _leave_layer(module: torch.nn.Module, args: tuple[object, ...], result: obje
 
 
 class _LayerHooks:
-    """PyTorch's own hooks on every module's forward, as a patch; nothing of it is replaced."""
+    """PyTorch's own hooks on every module's forward, as a patch that replaces nothing."""
 
     def __init__(self) -> None:
         self._handles: list[RemovableHandle] = []
@@ -91,7 +91,7 @@ _layers = Patches(lambda: (_layer_hooks,))
 
 
 def _own_name(layer: torch.nn.Module) -> str:
-    """Return the name of a layer that its network does not hold: Keras's own, else its class."""
+    """Return the name of a layer outside the network's tree: Keras' name for it, else its class."""
     return str(layer.name) if is_layer(layer, "torch") else type(layer).__name__
 
 
@@ -103,7 +103,7 @@ def observe(sink: Sink, values: bool, needed: Iterable[Patches]) -> Iterator[Non
     operator: they ask for the observer of their thread.
 
     Args:
-        needed: the patches without which something would not be reported as it is.
+        needed: patches to apply meanwhile, without which reports would differ from what runs.
     """
     observer = Observer(
         "torch", sink, values, Layers(named_layers, _own_name, gradient_hooks.follow_parameters)
@@ -117,7 +117,7 @@ def observe(sink: Sink, values: bool, needed: Iterable[Patches]) -> Iterator[Non
 
 @contextmanager
 def reporting(observer: Observer | None) -> Iterator[None]:
-    """Report this thread's operations to another observer or to none, by the kernels this takes."""
+    """Report this thread's operations to another observer or to none, with the kernels for that."""
     try:
         with reporting_to(thread, observer):
             include_kernels(thread.plan)
@@ -133,10 +133,10 @@ def report(
     kwargs: Keywords,
     low: Action,
 ) -> object:
-    """Run one operation and report what it computed in.
+    """Run one operation and report the dtype that it computed in.
 
     Args:
-        run: does to the call what the plan in force says, given the operator to call.
+        run: carries out the plan in force for the call, given the operator to call.
         low: carries out the rule LOW for a call, whatever the plan in force.
     """
     plan = thread.plan
@@ -198,13 +198,13 @@ def report_registered(
 
 @contextmanager
 def _unreported() -> Iterator[Observer]:
-    """Report neither what an operation is made of, nor a second run, nor looking at results."""
+    """Report nothing while open: no parts of an operation, second runs, or looks at results."""
     with unreported(thread) as observer, without_kernels(TRACED.key):
         yield observer
 
 
 def _is_running() -> bool:
-    """Return whether tensors have numbers: no compiler runs operations."""
+    """Return whether operations compute numbers, and no compiler traces them."""
     return torch._guards.TracingContext.try_get() is None
 
 
@@ -254,12 +254,12 @@ class _Step(Enum):
 class _Spy(TorchDispatchMode):
     """A mode that notes the operators which one operation runs below autograd and autocast.
 
-    It notes the tensors that kernels are given. What a rule says need not be what a kernel gets:
+    It notes the tensors that kernels are given, which need not have the dtype that the rule says:
     native autocast casts on its own, and some operators widen inputs.
 
     Args:
         inputs: the operation's inputs.
-        first_only: whether only the first of them counts (norms).
+        first_only: whether only the first input counts (norms).
     """
 
     def __init__(self, inputs: Iterable[torch.Tensor], *, first_only: bool) -> None:
@@ -273,7 +273,7 @@ class _Spy(TorchDispatchMode):
         self.cast: list[tuple[_Step, torch.dtype, torch.dtype, int]] = []
 
     def given(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Note the arguments of the operation, where native autocast does not come in between."""
+        """Note the operation's arguments, where native autocast cannot cast them any more."""
         found = [t for t in tensors if t.is_floating_point()]
         if found and excluded(NATIVE_KEYS[CUDA if found[0].is_cuda else CPU]):
             self.arguments = [self._dtype(found)]
@@ -288,7 +288,7 @@ class _Spy(TorchDispatchMode):
         ):
             self._note_cast(args[0], kwargs["dtype"])
         given = floating(args) if self.step is _Step.DURING else []
-        if given and func.namespace != "prim":  # fake tensors are asked where they are
+        if given and func.namespace != "prim":  # prim asks fake tensors for their device
             computes = func.overloadpacket.__name__ not in _NOT_COMPUTING
             widened = func in WIDENING and args[2]
             (self.seen if computes else self.moved).append(
@@ -297,8 +297,8 @@ class _Spy(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def _note_cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-        # During the operation, native autocast casts inputs; what else is cast there is the
-        # operation's own affair.
+        # During the operation, native autocast casts inputs; any other cast there is the
+        # operation's own.
         if self.step is not _Step.DURING or _memory(tensor) in self.inputs:
             self.cast.append((self.step, tensor.dtype, dtype, tensor.numel()))
 
@@ -311,10 +311,10 @@ class _Spy(TorchDispatchMode):
         )
 
     def compute(self) -> str | None:
-        """Return the dtype computed in; None where nothing that computes got a floating tensor.
+        """Return the dtype computed in; None where no operator that computes got a floating tensor.
 
-        An operation counts as low if it was called in low or any of its steps was low: that is
-        where its precision went. (Some kernels widen what they are given to accumulate.)
+        An operation counts as low if it was called in low or any of its steps was low: there its
+        precision was lost. (Some kernels widen their inputs to accumulate.)
         """
         dtypes = self.seen or self.arguments or self.moved[-1:]
         low = next((d for d in (*self.arguments, *dtypes) if d in LOW), None)
@@ -326,8 +326,8 @@ class _Spy(TorchDispatchMode):
         target = low if rule in (Rule.LOW, Rule.NARROWEST) else wide
         moved = []
         for step, old, new, size in self.cast:
-            # Emulation casts low, back to float32, and the result low again: a device with a kernel
-            # would do the first alone.
+            # Emulation casts inputs to low and back to float32, and the result to low: on a device
+            # with a kernel, there would be the first cast alone.
             back = step is _Step.AFTER and not emulated
             if old is not new and (back or (step is not _Step.AFTER and new is target)):
                 moved.append((old.itemsize + new.itemsize) * size)
@@ -335,7 +335,7 @@ class _Spy(TorchDispatchMode):
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Return the storage that a tensor shares with its views alone; no number is read."""
+    """Return the identity of a tensor's storage, shared by its views; no number is read."""
     return int(tensor.untyped_storage()._cdata) if _has_memory(tensor) else id(tensor)
 
 

@@ -1,19 +1,19 @@
-"""Places where PyTorch's Python code must know about regions, patched while a region is open.
+"""Patches of PyTorch's Python code where it must know about regions, while a region is open.
 
 Each is a module attribute that PyTorch looks up at every call (`HOOKS`). `acquire` patches them
-with the first open region of the process, `release` undoes it with the last. A patched function
+with the first open region of the process, `release` undoes them with the last. A patched function
 asks first whether the calling thread is in a region, so that other threads see the original.
-Operations cast elsewhere: kernels in `calls`, functions in `python_functions`.
+Operations are cast elsewhere: by kernels in `calls`, and by functions in `python_functions`.
 
-`unamp.adapter.patching.Patches` does the same for other frameworks. Here it would not do: PyTorch
-imports some of these modules when they are first needed, which can be inside a region, and with the
-compiled kernels opening a region is C++ throughout (`compiled/regions.h`), for which `_ready` is a
-list of plain tuples.
+`unamp.adapter.patching.Patches` does the same for other frameworks. It does not suffice here:
+PyTorch imports some of these modules when they are first needed, which can be inside a region, and
+with the compiled kernels a region is opened in C++ alone (`compiled/regions.h`), for which `_ready`
+is a list of plain tuples.
 
-Every hook costs every outermost region. So there are none for what something else tells: operators
-that take functions have kernels of their own on our dispatch keys (`control_flow`), what takes a
-level of `torch.func` off is patched once one is put on (`transforming`), and a hook that only a
-compiler's modules call waits for these.
+Every hook costs every outermost region. So there is none where something else serves: operators
+that take functions have kernels of their own on our dispatch keys (`control_flow`), the functions
+that leave a level of `torch.func` are patched when one is entered (`transforming`), and a hook that
+only a compiler's modules call waits until these are imported.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Hook(NamedTuple):
     """One patched attribute.
 
     Attributes:
-        module: its module, which need not be imported yet: `_Imports` waits for it.
-        name: its name there.
-        replacement: makes what it is instead, given the original.
-        needed_with: the module without which nothing calls it: until that is imported, it is waited
-            for as well.
+        module: the attribute's module, which need not be imported yet: `_Imports` waits for it.
+        name: the attribute's name there.
+        replacement: makes the replacement of the original.
+        needed_with: the module without which nothing calls the attribute: patching waits for its
+            import, too.
     """
 
     module: str
@@ -87,8 +87,8 @@ _GENERATOR = "_checkpoint_without_reentrant_generator_impl"
 if not hasattr(torch.utils.checkpoint, _GENERATOR):
     _GENERATOR = "_checkpoint_without_reentrant_generator"
 
-#: What calls those has it imported: before an exported program or a graph of `make_fx` comes to be,
-#: PyTorch does so.
+#: PyTorch imports it before it makes an exported program or a graph of `make_fx`: hooks that only
+#: these need wait for it.
 _COMPILER = "torch._dynamo"
 
 HOOKS = (
@@ -105,7 +105,7 @@ HOOKS = (
     # called after a compiled graph has written
     Hook("torch._C", "_increment_version", writes.dropping),
     Hook("torch._C", "_swap_tensor_impl", writes.dropping),
-    # it refuses tensors that somebody else keeps
+    # it refuses tensors that a cache of casts still refers to
     Hook("torch.utils", "swap_tensors", writes.dropping),
     Hook("torch.export._trace", "_export", exporting.exporting),
     Hook("torch.onnx", "export", exporting.to_onnx),
@@ -135,9 +135,9 @@ _open = 0
 #: and the replacement.
 _ready: list[Ready] = []
 
-#: The others, and the names of the modules that they wait for. The first region finds one that is
-#: imported, and looks. Keras stays among the names where it computes with PyTorch, so that the
-#: compiled kernels leave its patches to `_apply`.
+#: The other hooks, and the names of the modules that they wait for. "torch" comes first, so that
+#: the first region looks for modules. Keras stays among the names where it computes with PyTorch,
+#: so that the compiled kernels leave its patches to `_apply`.
 _waiting: list[Hook] = list(HOOKS)
 _awaited: list[str] = ["torch"]
 _modules = sys.modules.keys()
@@ -148,7 +148,7 @@ def _missing(hook: Hook) -> FrameworkNotSupported:
 
 
 def acquire() -> None:
-    """Apply the patches where no region is open yet: one opens in some thread."""
+    """Count a region that opens in some thread; with the first, apply the patches."""
     global _open
     with _lock:
         if _open == 0:
@@ -157,7 +157,7 @@ def acquire() -> None:
 
 
 def release() -> None:
-    """Undo the patches where no other region is open."""
+    """Count a region that closes; with the last, undo the patches."""
     global _open
     with _lock:
         _open -= 1
@@ -187,7 +187,7 @@ def _undo() -> None:
     if LASTING.applied:
         LASTING.undo()
     for namespace, name, original, replacement in _ready:
-        # Somebody who patched on top of us keeps their patch: ours, below it, does nothing
+        # Somebody who patched on top of ours keeps their patch: ours, below it, does nothing
         # outside regions.
         if namespace.get(name) is replacement:
             namespace[name] = original
@@ -199,19 +199,19 @@ def _undo() -> None:
 
 
 def _look_for_modules() -> None:
-    """Make the hooks ready whose modules have been imported since."""
+    """Make the waiting hooks ready whose modules are imported by now."""
     for hook in [hook for hook in _waiting if hook.awaited() is None]:
         module = sys.modules[hook.module]
         namespace = module.__dict__
         if hook.name not in namespace:
             if getattr(module.__spec__, "_initializing", False):
-                # in the middle of its own import, on behalf of which another of them was imported
+                # still being imported, and has imported the module of another hook
                 continue
             raise _missing(hook)
         original = namespace[hook.name]
         for _, _, hooked, replacement in _ready:
             if original is replacement:
-                # the module was imported inside a region, and took it from another
+                # imported inside a region, this module took another one's replacement
                 original = hooked
         _ready.append((namespace, hook.name, original, hook.replacement(original)))
         _waiting.remove(hook)
@@ -221,7 +221,7 @@ def _look_for_modules() -> None:
 
 
 def _replace_anew(place: int) -> None:
-    """Patch the object that somebody has put in a hook's place since we looked, on top of it."""
+    """Patch on top of an object that somebody else has put in a hook's place meanwhile."""
     namespace, name, *_ = _ready[place]
     hook = next(
         hook
@@ -238,7 +238,7 @@ def _replace_anew(place: int) -> None:
 def _forget_other_threads() -> None:
     """Undo the patches in a forked process.
 
-    No other thread that had a region open exists, and this one has closed its own.
+    No other thread exists there, and this one has closed its own regions.
     """
     global _open
     if library is not None:
@@ -275,9 +275,9 @@ class _AsInARegion:
 
 
 def kept_for_keras() -> Patches:
-    """Return an open region's patches, for Keras layers' programs that run with none open.
+    """Return the patches of an open region, for graphs of Keras layers that run with none open.
 
-    Dynamo's guards see them.
+    Dynamo guards such a graph on the patched functions.
     """
     patch = _AsInARegion()
     return Patches(lambda: (patch,), patch.forget)
@@ -289,8 +289,8 @@ _in_graphs = kept_for_keras()
 def make_capturable(region: AbstractContextManager[object, bool | None]) -> int:
     """Return a number under which a graph can open a region; see `unamp_torch.compiling`.
 
-    From the first on that opens in a graph of Keras's, the patches stay: the graph is guarded on
-    them when none is open. What dynamo had seen before without them, it looks at again.
+    Once a region has opened in a graph of Keras layers, the patches stay for good: the graph is
+    guarded on them also where no region is open. Dynamo traces again what it traced without them.
     """
     if keras.in_use() and not _in_graphs.open:
         _in_graphs.acquire()
@@ -330,9 +330,9 @@ _imports = _Imports()
 
 
 def _exporting_flag() -> tuple[dict[str, object] | None, str]:
-    """Return the place where `torch.compiler.is_exporting` looks, and for what.
+    """Return the namespace and the name of the flag that `torch.compiler.is_exporting` reads.
 
-    The place is None where this version does more than that.
+    The namespace is None where this version does more than read a flag.
     """
     asked = torch.compiler.is_exporting
     names, space = asked.__code__.co_names, asked.__globals__
@@ -341,7 +341,7 @@ def _exporting_flag() -> tuple[dict[str, object] | None, str]:
 
 
 if library is not None:
-    # The same, compiled; what is out of the ordinary it leaves to the functions above.
+    # The same, compiled; unusual cases are left to the functions above.
     library.configure(
         tuple(each.name for each in KERNEL_KEYS),
         thread,

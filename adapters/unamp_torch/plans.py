@@ -1,4 +1,4 @@
-"""Turning a policy into what has to be done about it in PyTorch.
+"""Turn a policy into a plan: the actions that carry it out in PyTorch.
 
 PyTorch's own autocast carries out the rules that its lists contain, in C++ and at no further cost.
 A plan holds what is left: for each kind of device, the operators whose rule differs, each with the
@@ -38,7 +38,7 @@ _NATIVE_LISTS = preset("native").delegates["torch"]
 
 
 class Plan(state.Plan):
-    """A policy made ready for PyTorch, with what its actions come to."""
+    """A policy made ready for PyTorch, with its complete form and its compiled one."""
 
     @cached_property
     def complete(self) -> Plan:
@@ -56,7 +56,7 @@ class Plan(state.Plan):
 
     @cached_property
     def compiled(self) -> object:
-        """The table of the compiled kernels; None where that is nothing."""
+        """The actions as the compiled kernels take them; None where there are none."""
         return (
             None
             if library is None or self.key is TRACED or not self.intercepted
@@ -81,8 +81,9 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
     covered = (device_type(device),) if device else tuple(dict.fromkeys((CPU, found or CPU, META)))
     low = DTYPES[policy.dtype]
     if not policy.active:
-        install((), FEW)
-        # A compiled function may ask what is in force: switched off is not the same as nothing.
+        install((), FEW)  # for writes to parameters alone
+        # A guard, because a compiled function may ask what is in force: a policy that is off is
+        # another answer than none.
         return Plan(policy, low, covered, autocast=False, device=device, guard=guard("off"))
     if preset(policy.preset).delegates:
         native = tuple(each for each in covered if autocast_key(each) is not None)
@@ -110,19 +111,16 @@ def _plan(policy: Policy, device: str | None, found: str | None) -> Plan:
 
 
 def _installed(made: Plan, told_by: object) -> Plan:
-    """Return a plan with its kernels installed.
-
-    Where it needs any, it has the guard of what tells it from others.
-    """
+    """Install a plan's kernels, and return it; where it has any, with the guard of `told_by`."""
     install(_named(made.intercepted), made.key)
     return replace(made, guard=guard(told_by)) if made.intercepted else made
 
 
-_changes = 0  # how often operators have got other rules
+_changes = 0  # how often the rules of operators have changed
 
 
 def forget() -> None:
-    """Make plans anew from now on: operators of somebody's library have other rules."""
+    """Forget all plans: the rules of a library's operators have changed."""
     global _changes
     _changes += 1
     for kept in (
@@ -140,7 +138,7 @@ def forget() -> None:
 
 @lru_cache(KEPT_POLICIES)
 def nested(outer: state.Plan, inner: Plan) -> Plan:
-    """Return the plan in force inside another: the inner; the outer on devices it leaves out."""
+    """Return the inner plan, with the outer plan's actions on devices that it does not cover."""
     left = tuple(device for device in outer.devices if device not in inner.devices)
     if not left or not outer.autocast:
         return inner
@@ -149,6 +147,7 @@ def nested(outer: state.Plan, inner: Plan) -> Plan:
         **inner.actions,
     }
     if left == (META,) and inner.autocast:
+        # The kernels for meta tensors are on a key of their own, and the outer plan has them.
         return replace(inner, actions=actions, beside=outer)
     key = TRACED if META in left or TRACED in (outer.key, inner.key) else MANY
     made = replace(inner, actions=actions, key=key, beside=outer, guard=())
@@ -192,8 +191,8 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     if device == META and follows_native_lists(policy, CPU):
         return _as_native_on_cpu(policy)
     table = _own_actions(policy, device)
-    # A rule for something that an operation is made of does not reach into it: where one would, the
-    # operation is intercepted.
+    # The rules for an operation's parts do not reach into it: where one would, a kernel of ours
+    # takes the operation over.
     rules = policy.rules
     for op, parts in facts().made_of.items():
         agreed = agree(rules, op, parts) and not _reached_natively(policy, op, parts, device)
@@ -209,11 +208,12 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
 
 
 def _own_actions(policy: Policy, device: str) -> dict[str, Action]:
-    """Return the actions that carry out the operations' own rules, whatever they are made of."""
+    """Return the actions that carry out operations' own rules, whatever their parts."""
     rules, plain = policy.rules, policy.replace(allow=(), deny=())
     changed, table = tuple(rules), dict[str, Action]()
     if plain != policy and not follows_native_lists(plain, device):
-        # The user's lists change a few rules, and the choices of what only chooses between others.
+        # The user's lists change a few rules, and those of operations that only choose others
+        # (`follows_parts`); the rest is taken from the plan without lists, which is kept.
         changed = tuple(
             op for op, rule in rules.items() if rule is not plain.rules[op] or op in facts().chooses
         )
@@ -236,13 +236,13 @@ def _plain_actions(policy: Policy, device: str) -> Mapping[str, Action]:
 
 
 def agree(rules: Mapping[str, Rule], op: str, parts: Iterable[str]) -> bool:
-    """Return whether rules for what an operation is made of change nothing about its own."""
+    """Return whether the rules for an operation's parts agree with its own."""
     agreeing = (rules[op], Rule.WIDEST, Rule.UNTOUCHED)
     return all(rules[part] in agreeing for part in parts)
 
 
 def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
-    """Return whether native autocast may carry out another rule than an operation's for its parts.
+    """Return whether native autocast may give an operation's parts another rule than its own.
 
     Parts that PyTorch computes below autograd (affine_grid's product, mvlgamma's sum) meet native
     autocast, and no kernel of ours.
@@ -256,7 +256,7 @@ def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str
 
 @cache
 def _bypassing() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
-    """Return the operators that are called past their operation, with what they are made of."""
+    """Return the operators that are called past their operation, with their parts."""
     return tuple(
         (o, parts)
         for o in _all_operators()
@@ -267,19 +267,19 @@ def _bypassing() -> tuple[tuple[Operator, tuple[str, ...]], ...]:
 def follows_native_lists(policy: Policy, device: str) -> bool:
     """Return whether a policy is PyTorch's own lists for a device, and nothing else.
 
-    There an operation that PyTorch computes with others does what torch's own autocast makes of it:
-    rules reach into it.
+    Then an operation that PyTorch computes with others does what torch's own autocast makes of it:
+    rules reach its parts.
     """
     own = without_version(policy.preset) == _NATIVE_LISTS.get(device) and policy.level == "O1"
     return own and not (policy.allow or policy.deny or policy.widen_results)
 
 
 def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
-    """Return the work left beside native autocast where a policy is its own lists.
+    """Return the actions left beside native autocast where a policy is its own lists.
 
-    It changes nothing that PyTorch answers: it widens what single operators refuse, and gives
-    advice on what is banned. Where the lists are those of another version than this PyTorch's, it
-    follows them.
+    No answer of PyTorch's changes: actions widen mixed inputs that single operators refuse, and
+    give advice on bans. Where the lists are another version's than this PyTorch's, the actions
+    follow those lists.
     """
     table = {}
     native_rules = policy.replace(preset=as_of(_NATIVE_LISTS[device], torch.__version__)).rules
@@ -302,7 +302,7 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
 
 
 def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
-    """Return the actions on meta tensors so that they answer as on the CPU.
+    """Return the actions by which meta tensors get the dtypes that tensors on the CPU get.
 
     The policy is native autocast's own lists.
     """
@@ -321,7 +321,7 @@ def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
 def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
     """Return whether a policy is PyTorch's own lists, and leaves an operator alone.
 
-    They do not name the operator, and nothing is to be done about it.
+    The lists do not name the operator, and it has no action.
     """
     unlisted = follows_native_lists(policy, device) and not _is_listed(operator, device)
     return unlisted and operator.name not in _actions(policy, device)
@@ -348,10 +348,10 @@ def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
 
 
 def _follows_by_its_parts(policy: Policy, op: str, device: str) -> bool:
-    """Return whether PyTorch follows the rule for a composed operation through those for its parts.
+    """Return whether PyTorch follows a composed operation's rule through the rules for its parts.
 
-    That is how its lists for CUDA cover operations that they do not name, like softmin: as long as
-    nobody changes them. (On the CPU such an operation refuses mixed inputs, or answers in the dtype
+    So its lists for CUDA cover operations that they do not name, like softmin, as long as nobody
+    changes the lists. (On the CPU such an operation refuses mixed inputs, or answers in the dtype
     of its state.) Under the default preset an operation is one whole: `pairwise_distance` subtracts
     in float32, too.
     """
@@ -368,12 +368,12 @@ def _low_in_another_dtype(policy: Policy, op: str, device: str) -> bool:
     return device == CUDA and policy.dtype != "float16" and op in facts().float16_on_cuda
 
 
-#: The operations that call a part of theirs with a dtype that is stated, their input's: native
-#: autocast on CUDA takes it as asked for, and `log_softmax` stays low.
+#: The operations that call a part with an explicit dtype, their input's: native autocast on CUDA
+#: takes that for the caller's wish, and `log_softmax` stays low.
 _STATING_DTYPES = frozenset({"cross_entropy"})
 
 
-#: The actions that carry rules out all by themselves; a ban's says what is banned.
+#: The actions that carry rules out without native autocast; a ban's has a message of its own.
 _ACTIONS: Mapping[Rule, Action] = {
     Rule.LOW: calls.low,
     Rule.FP32: calls.in_float32,
@@ -421,7 +421,7 @@ def _action(policy: Policy, rule: Rule, operator: Operator, device: str) -> Acti
 
 
 def action_for(policy: Policy, operator: Operator, device: str) -> Action:
-    """Return the action that carries out a rule alone, for where native autocast does not run."""
+    """Return the action for an operator's rule where native autocast does not run."""
     rule = policy.rules[operator.op]
     return _action(policy, rule, operator, device) or _ACTIONS[rule]
 
@@ -437,7 +437,7 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
         # whatever the low dtype.
         return None
     if device not in NATIVE_KEYS:
-        # Whatever PyTorch's lists for it are, every rule is carried out by a kernel of ours, which
+        # Whatever PyTorch's lists for the device are, a kernel of ours carries out every rule, and
         # emulates where it must.
         return (
             None
@@ -450,7 +450,7 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
 def _listed_rule(operator: Operator, device: str) -> Rule | None:
     """Return the rule of native autocast's lists for a device.
 
-    None where it has a kernel for the operator and our tables do not list it.
+    None where autocast has a kernel for the operator, and our tables do not list it.
     """
     if not _is_listed(operator, device):
         return Rule.UNTOUCHED
@@ -468,7 +468,7 @@ def _listed_rule(operator: Operator, device: str) -> Rule | None:
 def _is_listed(operator: Operator, device: str) -> bool:
     """Return whether native autocast has a kernel for an operator.
 
-    One for another overload or alias that the operator is made of counts, too.
+    A kernel for another overload or alias, with which the operator is computed, counts too.
     """
     if (found := autocast_key(device)) is None:
         return False

@@ -1,4 +1,4 @@
-"""A look at a region's effect: a PyTorch that stops calling a kernel loses rules in silence."""
+"""A probe of a region's effect: a PyTorch that stops calling a kernel would silently lose rules."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from unamp_torch.compiling import is_recorded
 from unamp_torch.state import CPU
 from unamp_torch.stepping import probe_steps
 
-#: Usual, so that no operator gets a kernel which other policies can do without.
+#: A usual policy, so that no operator gets a kernel that other policies can do without.
 _POLICY = Policy("O1", "bfloat16")
 
 
 def probe_effects() -> None:
-    """Compute a product and a softmax in a region, and look at steps.
+    """Compute a product and a softmax in a region, and probe optimizers' steps.
 
     Where something records the thread's operations, nothing is computed.
 
     Raises:
-        FrameworkNotSupported: naming the version of PyTorch and the operation that does not follow
-            its rule, or what it lacks.
+        FrameworkNotSupported: naming the version of PyTorch, and the operation that does not follow
+            its rule, or the name that PyTorch lacks.
     """
     probe_steps()
     if is_recorded():

@@ -1,8 +1,8 @@
-"""Operations that PyTorch writes in Python, as a function or a layer made of several operators.
+"""Operations that PyTorch writes in Python, as a function or a layer that calls several operators.
 
 The dispatcher never sees such an operation as one, so its parts follow their own rules. That agrees
-with its own rule unless somebody names it: then, while such a region is open, the function is
-replaced by one that casts its inputs and computes all its parts under the rule.
+with the operation's rule unless a policy names it: while a region with that policy is open, the
+function is replaced by one that casts its inputs and computes all its parts under the rule.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from unamp_torch.listing import operators
 from unamp_torch.plans import agree
 from unamp_torch.state import lock, thread
 
-#: Puts another policy in force on a kind of device, inside the one in force.
+#: Puts another policy in force on a kind of device, inside the policy in force.
 Under = Callable[[Policy, str | None], AbstractContextManager[None]]
 
 
@@ -57,7 +57,7 @@ def composed(op: str) -> tuple[FunctionType, ...]:
 
 
 def _present(paths: Iterable[str]) -> tuple[FunctionType, ...]:
-    """Return the functions of those names that this version of PyTorch has."""
+    """Return the functions at the paths that this version of PyTorch has."""
     return tuple(function for path in paths if (function := at_path(torch, path)) is not None)
 
 
@@ -70,11 +70,11 @@ _OF_INPUTS_DTYPE = ("adaptive_log_softmax", "gumbel_softmax")
 def named(policy: Policy) -> tuple[tuple[str, FunctionType], ...]:
     """Return the functions that a policy names, with their operations.
 
-    Most policies that start from PyTorch's own lists name none. Four kinds count as named. All of
-    them under another framework's lists, which know them as operations. Those that make a tensor of
-    their input's dtype (`_OF_INPUTS_DTYPE`), where all inputs are low. Functions that do without
-    their operator, where the rule for what they use instead is another one. And those that compute
-    with more than their operator, where the rule for that is another one.
+    Most policies that start from PyTorch's own lists name none. Named are the operations in a
+    user's lists, and four more kinds. Under another framework's lists: every function, as those
+    lists know it as an operation. At O2 and O3, where all inputs are low: functions that make a
+    tensor of their input's dtype (`_OF_INPUTS_DTYPE`). Functions that call other operators than
+    their own, or more than their own, where those have another rule.
     """
     if not policy.active or preset(policy.preset).delegates:
         return ()
@@ -103,10 +103,10 @@ def _differ(policy: Policy, op: str, part: str) -> bool:
 class FunctionPatch(CodePatch):
     """A function that calls its replacement by a name in the function's module.
 
-    (PyTorch's compiler follows a name, and nothing that stands among the constants of code.)
+    PyTorch's compiler follows a name, but no function among the constants of code.
 
     Attributes:
-        replacement: what is called instead.
+        replacement: the function that is called instead.
     """
 
     __slots__ = ("replacement",)
@@ -114,7 +114,7 @@ class FunctionPatch(CodePatch):
     def __init__(self, op: str, function: FunctionType, make: Replacement) -> None:
         def code(original: FunctionType) -> CodeType:
             name = f"_unamp_{op}_{next(_numbers)}"
-            # A call that begins before the patch is undone may look it up afterwards: it stays.
+            # The name stays: a call that began before the patch was undone may look it up after.
             self.replacement = function.__globals__[name] = make(original)
             return forwarding(function, name, {})
 
@@ -123,7 +123,7 @@ class FunctionPatch(CodePatch):
 
 _numbers = itertools.count()
 _lock = lock()
-#: A function that can be replaced, or functions that are so in one go.
+#: A function that can be replaced, or functions that are replaced in one go.
 Replaceable = FunctionType | exempt_functions.Group
 _users: Counter[Replaceable] = Counter()
 _made: dict[Replaceable, FunctionPatch | PatchGroup] = {}
@@ -135,7 +135,7 @@ def acquire(policy: Policy, under: Under) -> Replaced:
     """Replace the functions that a policy names and return them.
 
     `release` puts them back with the last region that needs them. A function keeps its identity and
-    gets other code, so that it is met wherever it was imported to before.
+    gets other code, so that every module which has imported it calls the replacement.
     """
     with _lock:
         needed, done = (*named(policy), *exempt_functions.functions(policy)), 0
@@ -146,7 +146,7 @@ def acquire(policy: Policy, under: Under) -> Replaced:
                     if patch is None or (
                         isinstance(patch, FunctionPatch)
                         and patch.codes[1] is not patch.function.__code__
-                    ):  # or somebody has given it other code since
+                    ):  # or somebody has given the function other code since
                         patch = _made[function] = _patch(op, function, under)
                     if isinstance(patch, FunctionPatch) and op not in exempt_functions.REPLACING:
                         call_while_tracing(patch.replacement)
@@ -177,7 +177,7 @@ def release(replaced: Replaced) -> None:
 
 
 def _under_its_rule(op: str, under: Under, original: Function) -> Function:
-    """Return a function's replacement: its inputs and operations have the dtype of `op`'s rule."""
+    """Return a function's replacement: its inputs and operations get the dtype of `op`'s rule."""
     output = places(original).get("out", sys.maxsize)
 
     @functools.wraps(original)
@@ -191,7 +191,7 @@ def _under_its_rule(op: str, under: Under, original: Function) -> Function:
             return original(*args, **kwargs)
         if (args[output] if output < len(args) else kwargs.get("out")) is not None:
             with under(Policy(enabled=False), plan.device):
-                # a cast of it would be written to in its place
+                # a cast of ``out`` would be written to, and ``out`` itself left as it is
                 return original(*args, **kwargs)
         with under(of_every_operation(rule, plan.policy.dtype), plan.device):
             if rule in (Rule.WIDEST, Rule.NARROWEST):

@@ -17,7 +17,7 @@ from unamp_torch.state import LOW, dtype_name
 def scale_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
     """Return a loss times the scale.
 
-    PyTorch's own scale is a float32 tensor, which makes a low scalar float32.
+    A low scalar becomes float32, as it does with PyTorch's own scale, a float32 tensor.
     """
     return (loss.float() if loss.dim() == 0 and loss.dtype in LOW else loss) * scale
 
@@ -46,8 +46,8 @@ def all_finite(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 class TorchGradients:
     """The gradients that an optimizer's parameters hold; see `unamp.adapter.Gradients`.
 
-    One operator for each device and dtype, which `torch.amp.GradScaler` uses as well, unscales all
-    of them and checks them.
+    The operator of `torch.amp.GradScaler` unscales and checks all gradients of one device and dtype
+    at once.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, given: object) -> None:
@@ -106,7 +106,7 @@ class TorchGradients:
     def apply(self, *args: Any, **kwargs: Any) -> object:
         if not self._found or not getattr(self._optimizer, "_step_supports_amp_scaling", False):
             return self._optimizer.step(*args, **kwargs)
-        # What such an optimizer is told by torch.amp.GradScaler after `unscale_`.
+        # torch.amp.GradScaler tells such an optimizer the same after `unscale_`.
         told: Any = self._optimizer
         told.grad_scale = getattr(told, "grad_scale", None)
         told.found_inf = torch.stack(

@@ -42,7 +42,7 @@ _PYTHON = torch._C.DispatchKey.Python
 class SecondRun:
     """The second run of one operation.
 
-    It is made before the first, so that it sees whether that draws random numbers.
+    The object is made before the first run, so that it sees whether that draws random numbers.
 
     Args:
         operator: the operator that is called.
@@ -64,7 +64,7 @@ class SecondRun:
         self._run_apart = _apart(flat((args, *kwargs.values())))
 
     def beside(self, record: OpRecord, result: object) -> Shadow:
-        """Return the loss of the second run beside the result of the first."""
+        """Return the error of the second run's result, against the first run's."""
         return shadowing.shadow(
             self._dtype, record, lambda: list(map(row, floating(result))), lambda: self._run(result)
         )
@@ -91,7 +91,7 @@ class SecondRun:
     def _copies(self) -> tuple[list[object], Keywords]:
         """Return the arguments with copies of the tensors that are not cast.
 
-        Running statistics change where they are.
+        The run would change running statistics in place.
         """
         eligible, copied = (
             self._operator.eligible,
@@ -110,8 +110,8 @@ class SecondRun:
 def _apart(tensors: Iterable[torch.Tensor]) -> Callable[[Callable[[], R]], R]:
     """Return the function that runs an operation again, without gradients.
 
-    It is made before the first run, for what goes in. The function raises LeftOut where the first
-    run drew random numbers, and leaves the generators of them as that did.
+    It is made before the first run, from the tensors that go in. It raises LeftOut where the first
+    run drew random numbers, and leaves the generators as the first run did.
     """
     generators = list(_generators(tensors))
     before = [generator.get_state() for generator in generators]
@@ -150,7 +150,7 @@ def second_run(tensors: Sequence[torch.Tensor]) -> Iterator[registered.SecondRun
 def unchanged(value: object) -> Callable[[], bool]:
     """Return the function that tells whether a tensor is unchanged.
 
-    PyTorch counts changes, but not those of inference tensors.
+    PyTorch counts the changes of a tensor, except of inference tensors.
     """
     if not isinstance(value, torch.Tensor) or value.is_inference():
         return lambda: True
@@ -159,7 +159,7 @@ def unchanged(value: object) -> Callable[[], bool]:
 
 
 def check_seen(tensors: Iterable[torch.Tensor]) -> None:
-    """Leave out what cannot be computed a second time unseen, or not be looked at."""
+    """Raise LeftOut where something would record a second run, or tensors have no numbers."""
     if (watching := torch._C._get_tracing_state() or _get_current_dispatch_mode()) is not None:
         raise LeftOut(f"{type(watching).__name__} would see it run twice")
     for tensor in tensors:
@@ -173,12 +173,12 @@ def check_seen(tensors: Iterable[torch.Tensor]) -> None:
 def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Call a product with its two factors as float8 holds them.
 
-    It computes in float32, and so does its backward pass. In that the gradient of the result is as
-    float8_e5m2 holds it, and the factors as they were here; what was added to the product, a bias,
-    has the gradient as it is.
+    The product and its backward pass are computed in float32. The backward pass takes the gradient
+    of the result as float8_e5m2 holds it, and the factors as they were here; an addend, such as a
+    bias, gets the gradient as it is.
 
     Raises:
-        LeftOut: where it does not multiply two tensors, or by rows sums over nothing.
+        LeftOut: where the operation does not multiply two tensors, or by rows sums over nothing.
     """
     form, by_rows = format_of(dtype)
     axes: Sequence[Sequence[int] | None] = _summed(operator.op, args) if by_rows else (None, None)
@@ -200,7 +200,7 @@ def product_in_float8(operator: Operator, dtype: str, *args: Any, **kwargs: Any)
     )
 
 
-#: The places of what is added to a product.
+#: The positions of the addend among a product's arguments.
 _ADDED = {"addbmm": 0, "addmm": 0, "addmv": 0, "baddbmm": 0, "linear": 2}
 
 
@@ -222,7 +222,7 @@ class _Held(torch.autograd.Function):
 
 
 class _GradientHeld(torch.autograd.Function):
-    """A result as it is, whose gradient passes as float8 holds it."""
+    """A result as it is; its gradient passes as float8 holds it."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, result: torch.Tensor) -> torch.Tensor:
@@ -254,7 +254,7 @@ _ARITHMETIC = Arithmetic(torch.where, _amax)
 
 
 def _generators(tensors: Iterable[torch.Tensor]) -> Iterable[torch.Generator]:
-    """Yield the generators of random numbers on the devices of tensors: the CPU's, and GPUs'."""
+    """Yield the random number generators of the CPU, and of the GPUs that hold the tensors."""
     yield torch.default_generator
     for index in sorted({tensor.device.index for tensor in tensors if tensor.is_cuda}):
         yield torch.cuda.default_generators[index]

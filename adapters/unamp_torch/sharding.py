@@ -12,9 +12,9 @@ from unamp_torch.hooks import HOOKS
 def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return numbers that are not zero where an overflow was found, on this rank or on another.
 
-    `FullyShardedDataParallel` leaves it to the scaler to ask, as
-    `torch.distributed.fsdp.sharded_grad_scaler` does, of all ranks. With `fully_shard` gradients
-    are distributed tensors, whose operators ask by themselves.
+    With `FullyShardedDataParallel` the scaler must ask all ranks, as
+    `torch.distributed.fsdp.sharded_grad_scaler` does. With `fully_shard` gradients are distributed
+    tensors, whose operators ask by themselves.
     """
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     sharded = next(filter(_is_flattened, parameters), None)
@@ -22,15 +22,15 @@ def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[
         return found
     if not found:  # small parameters may lie on other ranks altogether
         found = [torch.zeros((), device=sharded.device)]
-    # One exchange, whichever devices this rank has gradients on: every rank must take
-    # part in as many.
+    # One exchange, on whichever devices this rank has gradients: all ranks must take part in the
+    # same number of exchanges.
     together = torch.stack([each.to(sharded.device) for each in found]).amax()
     torch.distributed.all_reduce(together, torch.distributed.ReduceOp.MAX)
     return [together]
 
 
 def is_sharded(parameter: torch.Tensor) -> bool:
-    """Return whether a parameter is a part of one, on each rank another."""
+    """Return whether a parameter is one rank's part of a sharded parameter."""
     return hasattr(parameter, "to_local") or _is_flattened(parameter)
 
 

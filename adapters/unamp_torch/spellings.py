@@ -19,17 +19,17 @@ _QUALIFIED = re.compile(r"\w+::\w+")
 
 
 def spelling(value: object) -> str | None:
-    """Return an object's spelling, with ``torch.`` in front; None for what is not PyTorch's.
+    """Return an object's spelling, with ``torch.`` in front; None where it is not PyTorch's.
 
-    Understood are what the vocabulary's spellings name (``torch.add``, ``torch.nn.Linear``,
-    ``torch.nn.functional.softmax``), methods (``torch.Tensor.add``) and operators
-    (``torch.ops.aten.add``, also with an overload; what `torch.library.custom_op` makes; the
-    qualified name of one, ``"library::name"``).
+    Understood are the vocabulary's functions and layers (``torch.add``, ``torch.nn.Linear``,
+    ``torch.nn.functional.softmax``), methods (``torch.Tensor.add``), and operators
+    (``torch.ops.aten.add``, also with an overload; an operator of `torch.library.custom_op`; an
+    operator's qualified name, ``"library::name"``).
     """
     if isinstance(value, str):
         qualified = _QUALIFIED.fullmatch(value) and packet_of(value)
         return f"torch.{value.removeprefix('aten::')}" if qualified else None
-    value = getattr(value, "_opoverload", value)  # of what `torch.library.custom_op` makes
+    value = getattr(value, "_opoverload", value)  # an operator of `torch.library.custom_op` has one
     if isinstance(value, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         packet: Any = getattr(value, "overloadpacket", value)
         return f"torch.{packet._qualified_op_name.removeprefix('aten::')}"
@@ -60,5 +60,5 @@ def made_by(tensor: torch.Tensor) -> Iterator[str]:
 
 @cache
 def _of_graphs() -> dict[str, str]:
-    """Return operations by autograd's names for their operators, without capitals."""
+    """Return the operations by autograd's names for their operators, in lower case."""
     return {name.replace("_", ""): op for name, op in vocabulary().spelled("torch").items()}

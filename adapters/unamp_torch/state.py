@@ -14,8 +14,8 @@ Why more than one. PyTorch has no safe way to take a kernel away, so an operator
 keeps it. `FEW` is for policies that differ from native autocast in some operations, `MANY` for
 those that take nearly all of them over (O2, O3, OD): with one key for both, operations that a
 policy of the first kind leaves alone would pass through kernels with nothing to do. `TRACED` is for
-`unamp.trace`, whose kernels are always in Python; where the others are, too, it is the same as
-`MANY`. The compiled kernels on `MANY` lie below functorch's keys, as native autocast's do, on a key
+`unamp.trace`, whose kernels are always in Python; where no kernels are compiled, `MANY` is the same
+key. The compiled kernels on `MANY` lie below functorch's keys, as native autocast's do, on a key
 that c10 reserves for a mechanism outside of PyTorch.
 """
 
@@ -67,8 +67,8 @@ KERNEL_KEYS = tuple(dict.fromkeys((FEW, MANY, TRACED)))
 
 CPU, CUDA, META = "cpu", "cuda", "meta"
 
-#: Where the compiled kernels for meta tensors find those in Python. No tensor has this key: PyTorch
-#: leaves one backend at a time to strangers, the first of three.
+#: The key on which the compiled kernels for meta tensors find those in Python. No tensor has it:
+#: of three keys for backends from outside, PyTorch gives tensors the first alone.
 META_IN_PYTHON = dispatch_key("AutogradPrivateUse3").name
 
 #: The dispatch keys of the native autocast kernels.
@@ -83,7 +83,7 @@ def autocast_key(device_type: str) -> torch._C.DispatchKey | None:
     return torch._C._parse_dispatch_key(f"Autocast{device_type.upper()}")
 
 
-#: PyTorch's dtype for each name of those that rules cast.
+#: PyTorch's dtypes that rules cast, by their names.
 DTYPES = state.Dtypes(
     "torch", {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 )
@@ -96,15 +96,15 @@ set_included = torch._C._dispatch_tls_set_dispatch_key_included
 
 
 def without_kernels(key: torch._C.DispatchKey) -> AbstractContextManager[object]:
-    """Have operators skip the kernels on a dispatch key in this thread, while it is open."""
+    """Skip the kernels on a dispatch key in this thread while the returned context is open."""
     guard: AbstractContextManager[object] = torch._C._ExcludeDispatchKeyGuard(
         torch._C.DispatchKeySet(key)
     )
     return guard
 
 
-#: What tells plans apart for `torch.compile`: device types, each with its autocast's dispatch key,
-#: the dtype to set, and its usual dtype. See `unamp_torch.compiling`.
+#: The settings by which `torch.compile` tells plans apart: device types, each with its autocast's
+#: dispatch key, the dtype to set, and its usual dtype. See `unamp_torch.compiling`.
 Guard = tuple[tuple[str, torch._C.DispatchKey, torch.dtype, torch.dtype], ...]
 
 
@@ -120,14 +120,14 @@ class Plan:
         devices: the device types that it covers.
         autocast: whether native autocast is on.
         delegated: whether it is PyTorch's own AMP and nothing else (preset ``native``).
-        actions: for each device type the operators that need more than native autocast, by name,
-            with what is done about them. Beside the CPU and CUDA, every rule that changes anything
-            is carried out by kernels of ours.
-        guard: what tells it from other plans for `torch.compile`.
+        actions: for each device type the actions for operators that need more than native autocast,
+            by the operator's name. On devices other than the CPU and CUDA, kernels of ours carry
+            out every rule that changes anything.
+        guard: the settings by which `torch.compile` tells the plan from others.
         device: the kind of device that was asked for; None for all.
         beside: the plan around it, which stays in force on devices that this one does not cover.
-        key: where the kernels for those operators are.
-        is_complete: whether those are all operators that have a rule (`complete`).
+        key: the dispatch key that has the kernels for those operators.
+        is_complete: whether `actions` has every operator that has a rule (see `complete`).
     """
 
     policy: Policy
@@ -152,7 +152,7 @@ class Plan:
     def rule(self, op: str, /) -> Rule:
         """Return the rule in force for an operation.
 
-        For PyTorch's own AMP it is that of its lists for the first device.
+        For PyTorch's own AMP, it is the rule of PyTorch's lists for the first device.
         """
         stated = self.policy.delegated("torch", self.devices[0])
         return stated.rules[op] if stated is not None else Rule.UNTOUCHED
@@ -182,7 +182,7 @@ class Plan:
 
 
 class Thread(state.ThreadState[Plan]):
-    """One thread's state; see `unamp.adapter.state.ThreadState` for what is not told here.
+    """One thread's state; see `unamp.adapter.state.ThreadState` for the other attributes.
 
     Attributes:
         weights: casts of float32 parameters made in the outermost region, by the parameter's id,
@@ -191,13 +191,13 @@ class Thread(state.ThreadState[Plan]):
         emulated: whether the operation that is being reported was emulated.
         forward_region: the region of the forward of the operator whose backward pass is running;
             see `control_flow`.
-        transforms: the levels of `torch.func` that were put on in a region, each with the plan to
+        transforms: the levels of `torch.func` that were entered in a region, each with the plan to
             go back to.
         step: the optimizer's step that is running in a region; see `stepping`.
     """
 
-    # In the thread's own dictionary from the beginning, where regions, which cannot afford more,
-    # read and write them.
+    # Set here, so that each thread's own dictionary has them from the start: compiled regions read
+    # and write them there, several times faster than by attribute.
     def __init__(self) -> None:
         self.plan: Plan | None = None
         self.sink = None
@@ -215,8 +215,8 @@ thread = Thread()
 def include_kernels(plan: Plan | None) -> None:
     """Include the key of a plan's kernels in this thread, and no other.
 
-    While `unamp.trace` is open, it is the key of the trace's own. A plan without actions has one,
-    too: in every region somebody looks at writes to parameters (`unamp_torch.writes`).
+    While `unamp.trace` is open, that is `TRACED`. A plan without actions has a key, too: kernels
+    for writes to parameters run in every region (`unamp_torch.writes`).
     """
     if thread.sink is not None:
         wanted: KernelKey | None = TRACED

@@ -4,7 +4,7 @@ PyTorch wraps the `step` of every class of optimizers when the first object of t
 (`Optimizer.profile_hook_step`). The wrapper looks two functions up at each call: `record_function`,
 whose context is open around the step, and `chain`, which strings together the hooks to call before
 it. The context takes the policy out of force, and puts it back whatever happens in the step. One
-more hook, the last, hands it to the closures among the arguments, which compute the loss.
+more hook, the last, puts it in force for the closures among the arguments, which compute the loss.
 
 PyTorch's own AMP (the preset ``native``) stays in force, as under `torch.autocast`.
 """
@@ -27,7 +27,7 @@ from unamp_torch.backward import suspended, without_policy
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.state import include_kernels, thread
 
-#: How the name begins that PyTorch records a step under.
+#: The beginning of the name under which PyTorch records a step.
 _STEP = "Optimizer.step#"
 
 _CLOSURE = (
@@ -37,11 +37,11 @@ _CLOSURE = (
 
 
 def probe_steps() -> None:
-    """Look at what PyTorch wraps steps with, but where somebody has replaced that.
+    """Check PyTorch's wrapper of steps, except where somebody has replaced it.
 
     Raises:
-        FrameworkNotSupported: where it does not ask for what regions patch: steps would follow the
-            policy in silence.
+        FrameworkNotSupported: where the wrapper does not call the functions that regions patch:
+            steps would silently follow the policy.
     """
     wrapper: Any = torch.optim.Optimizer.profile_hook_step(probe_steps)
     for name in ("record_function", "chain"):
@@ -55,7 +55,7 @@ def probe_steps() -> None:
 
 
 class Step(state.Step):
-    """A step in a region, with PyTorch's context, by which the hook that sees closures finds it.
+    """A step in a region, in PyTorch's own context; the hook for closures finds it in `thread`.
 
     Args:
         recorded: PyTorch's own context of the step.
@@ -91,9 +91,9 @@ for _method in (Step.__enter__, Step.__exit__, Step.call_under_policy):
     run_uncompiled(_method)
 
 
-# In place of PyTorch's own stand functions without closures and defaults: where dynamo follows a
-# region that opens inside a compiled function, it writes its guards when the patches are undone
-# again, and asks PyTorch's class for what it met.
+# The replacements of PyTorch's own are functions without closures and defaults. Where a region
+# opens inside a compiled function, dynamo writes its guards after the patches are undone, and would
+# look for a replacement's closure or defaults on PyTorch's own class.
 _own_record_function: Callable[..., AbstractContextManager[object]] = (
     torch.autograd.profiler.record_function
 )

@@ -1,15 +1,13 @@
-"""Regions and `torch.func`.
+"""Regions and the transforms of `torch.func`.
 
 `vmap` takes operations apart above PyTorch's autocast: a product with a bias becomes a product and
-a sum, a layer norm a norm without parameters and more. Their rules would meet the parts, beyond the
-reach of gradients that were asked for inside. While one runs in a region, every rule is therefore
-carried out by a kernel of ours, which sees operations as they are called (`Plan.complete`).
+a sum, a layer norm a norm without parameters and more. There autocast's rules would meet the parts,
+below the level where gradients inside the transform are computed. So while a transform runs in a
+region, kernels of ours carry out every rule: they see operations as they are called
+(`Plan.complete`). `grad` and `jvp` take products with a bias apart as well, so the same holds.
 
-`grad` and `jvp` take products with a bias apart as well, and call what is below them once more: it
-is the same there.
-
-What takes a level off is patched with the first level that was put on in a region, until the last
-region closes.
+The functions that leave a level are patched when the first level is entered in a region, until the
+last region closes.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ def for_this_level(plan: Plan) -> Plan:
 
 @as_replacement
 def putting_on(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
-    """Wrap a function that puts a level of `vmap`, `grad` or `jvp` on.
+    """Wrap a function that enters a level of `vmap`, `grad` or `jvp`.
 
     A plan in force becomes complete.
     """
@@ -50,12 +48,12 @@ def putting_on(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> in
 
 @as_replacement
 def _taking_off(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
-    """Wrap one that takes a level off: the plan from before the level is in force again."""
+    """Wrap a function that leaves a level: the plan from before it is in force again."""
     level = original(*args, **kwargs)
     if level in thread.transforms:
         plan = thread.transforms[level]
         thread.transforms = {other: of for other, of in thread.transforms.items() if other != level}
-        if thread.plan is plan.complete:  # else regions were closed in the middle of it
+        if thread.plan is plan.complete:  # else regions were closed inside the level
             _put_in_force(plan)
     return level
 
@@ -67,7 +65,7 @@ def _put_in_force(plan: Plan) -> None:
         library.set_plan(plan.compiled)
 
 
-#: What takes levels off: the module, and the function's name there.
+#: The functions that leave a level: the module, and the name there.
 _TAKING_OFF = (
     (torch._functorch.vmap, "_vmap_decrement_nesting"),
     (torch._functorch.eager_transforms, "_grad_decrement_nesting"),

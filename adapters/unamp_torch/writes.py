@@ -1,12 +1,12 @@
 """Writes to the memory of parameters, after which no earlier cast of a parameter may be used.
 
-Native autocast keeps casts by parameter and never asks whether they still hold, and a parameter's
+Native autocast keeps casts by parameter and never asks whether they are still valid. A parameter's
 version does not tell: fused optimizers and ``parameter.data.add_()`` leave it as it is. So in every
-region the operators that write to a tensor have a kernel that looks at what they wrote to, and
-drops the casts where that may be a parameter's memory.
+region the operators that write to a tensor have a kernel that looks at the tensor, and drops all
+casts where it may have a parameter's memory.
 
-What PyTorch's dispatcher does not see (an optimizer with kernels of its own, NumPy on the same
-memory) comes after a backward pass in all training; casts are dropped there, too.
+Writes that PyTorch's dispatcher does not see (an optimizer with kernels of its own, NumPy on the
+same memory) come after a backward pass in all training; casts are dropped there, too.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _tensors_of = torch._C._storage_Use_Count
 _has_storage = torch._C._has_storage
 
-#: What ``parameter.data = tensor`` asks first. Nothing else of it passes the dispatcher.
+#: The operator that ``parameter.data = tensor`` calls first; the rest of it passes no dispatcher.
 _EXCHANGES_MEMORY = "aten::_has_compatible_shallow_copy_type"
 
-#: So many refer to a storage that belongs to one tensor: that, and the object that was made in
-#: order to ask.
+#: The references to a storage that belongs to one tensor: the tensor's, and that of the object
+#: which is made to ask for the number.
 _OF_ONE_TENSOR = 2
 
 
 def drop_casts() -> None:
-    """Drop the casts of parameters that this thread has kept, and those of native autocast."""
+    """Drop the casts of parameters that this thread keeps, and all of native autocast's."""
     if thread.weights:
         thread.weights.clear()
     if library is not None:
@@ -47,7 +47,7 @@ def drop_casts() -> None:
 
 @as_replacement
 def dropping(original: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
-    """Wrap a function called for a change that no operator makes: in a region, it drops casts."""
+    """Wrap a function that is called for a change without an operator: drop casts in a region."""
     if thread.plan is not None:
         drop_casts()
     return original(*args, **kwargs)
@@ -55,9 +55,9 @@ def dropping(original: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
 
 @functools.cache
 def operators() -> Mapping[str, tuple[int, ...]]:
-    """Return the names of operators that write to a tensor, with those arguments' positions.
+    """Return the names of operators that write to a tensor, with the written arguments' positions.
 
-    Those made of others are left out, as the others write.
+    Operators made of others are left out, as the others write.
     """
     return {**dict(_writing()), _EXCHANGES_MEMORY: (0,)}
 
@@ -77,7 +77,7 @@ def _writing() -> Iterator[tuple[str, tuple[int, ...]]]:
             for n, each in enumerate(schema.arguments)
             if each.alias_info and each.alias_info.is_write
         ]
-        # An explicit output of such an operator is one that PyTorch makes of a copy.
+        # Such an operator fills an explicit output by a copy, which is a write of its own.
         if written and not (of_others and any(each.is_out for _, each in written)):
             yield name, tuple(n for n, _ in written)
 
@@ -86,7 +86,7 @@ def _schema(name: str) -> torch.FunctionSchema | None:
     base, _, overload = name.partition(".")
     try:
         return torch._C._get_schema(base, overload)
-    except RuntimeError:  # of TorchScript's own
+    except RuntimeError:  # an operator of TorchScript's own
         return None
 
 
@@ -98,7 +98,7 @@ def kernel_of(name: str, positions: Sequence[int], own_key: torch._C.DispatchKey
     written = [(n, overload._schema.arguments[n].name) for n in positions]
 
     def kernel(*args: Any, **kwargs: Any) -> object:
-        # Asked before: what autograd knows of a view may be invalid afterwards.
+        # Asked before the write, which may make autograd's data about a view invalid.
         drops = any(
             _may_belong_to_a_parameter(args[n] if n < len(args) else kwargs.get(name))
             for n, name in written
@@ -118,13 +118,14 @@ def _may_belong_to_a_parameter(written: object) -> bool:
     if isinstance(written, (list, tuple)):
         return any(map(_may_belong_to_a_parameter, written))
     if not isinstance(written, torch.Tensor) or written.dtype is torch.int64:
-        # a layer's counter, most of the time
+        # int64 is most often a layer's counter, and never a parameter that is cast
         return False
     if written.requires_grad:
+        # While gradients are recorded, autograd refuses to write to a view of a parameter.
         return written.is_leaf or (not torch.is_grad_enabled() and _shares_memory(written))
     return _shares_memory(written)
 
 
 def _shares_memory(tensor: torch.Tensor) -> bool:
-    """Return whether other tensors may have a tensor's memory: one that is new has its own."""
+    """Return whether other tensors may share a tensor's memory; with a new tensor, none does."""
     return not _has_storage(tensor) or _tensors_of(tensor.untyped_storage()._cdata) > _OF_ONE_TENSOR

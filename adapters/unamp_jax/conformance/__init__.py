@@ -1,4 +1,4 @@
-"""JAX's operations for the conformance suite; nothing of it is needed to train."""
+"""JAX's operations for the conformance suite; training needs none of these modules."""
 
 from unamp_jax.conformance.operations import JaxOperations
 

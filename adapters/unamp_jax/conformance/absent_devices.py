@@ -1,7 +1,7 @@
 """Devices that are absent: JAX lowers a function for any platform, and the program is read.
 
-A program is StableHLO, in which every value has its dtype. Who compiles it for a device may fuse
-and reorder operations; what is computed in which dtype stays as it is written.
+A program is StableHLO, in which every value has its dtype. A compiler for a device may fuse and
+reorder operations, and computes them in the dtypes that the program states.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ _KINDS: dict[str, Kind] = {
     **dict.fromkeys(("scatter", "sort", "subtract"), "elementwise"),
 }
 
-#: CHLO holds functions that are written in other operations later: transcendental ones, these, and
-#: those that move numbers.
+#: CHLO has functions that are rewritten in other operations later: transcendental ones, these plain
+#: ones, and those that move numbers.
 _PLAIN = frozenset({"square", "is_inf", "is_neg_inf", "is_pos_inf", "next_after"})
 _MOVING = frozenset({"top_k", "conj", "constant", "constant_like"})
 
-#: The name of a place in the name stack, which stands in the location of each operation; the
-#: transformations are around it.
+#: The name of a place in the name stack, which is in the location of each operation, with the
+#: transformations around it.
 _PLACE = re.compile(r"(transpose\()?(?:\w+\()*@([^@/()]+)@")
 
 
 def absent_devices() -> tuple[AbsentDevice, ...]:
-    """Return the platforms that JAX lowers for, but for the one that it computes on."""
+    """Return the platforms that JAX lowers for, without the one that it computes on."""
     platforms = [
         name for name in ("cuda", "rocm", "tpu") if name != export.default_export_platform()
     ]
@@ -112,7 +112,7 @@ def _read(
         try:
             cpu = traced.lower(lowering_platforms=("cpu",))
         except (NotImplementedError, ValueError):
-            # what the CPU lacks: products of float16 that are added up in float32
+            # the CPU lacks products of float16 that are added up in float32
             return Programs(there, None)
         return Programs(there, operations(cpu.compiler_ir("stablehlo")))
 
@@ -121,9 +121,9 @@ _Values = dict[Any, Numbers]
 
 
 def operations(module: Any) -> list[Computed]:
-    """Return the operations of an MLIR module that precision shows in.
+    """Return the operations of an MLIR module that show a precision.
 
-    Those of a function are given at each of its calls.
+    A function's operations are returned for each of its calls.
     """
     functions = {op.attributes["sym_name"].value: op.operation for op in module.body}
     return list(_inside(functions["main"], functions, {}, ("", False)))
@@ -151,7 +151,7 @@ def _inside(
                 _dtypes(inner.results),
                 carried,
             )
-        elif not kind:  # what a reduction does with two numbers is in the reduction itself
+        elif not kind:  # the body of a reduction, which combines two numbers, belongs to it
             yield from _body(called, entered, functions, values, (place, backward))
         made = frozenset().union(*entered)
         for value in inner.results:

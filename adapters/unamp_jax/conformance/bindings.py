@@ -16,7 +16,7 @@ from unamp_jax.state import Array
 
 
 def _axis(function: Function) -> Function:
-    """Return a function that takes as `dim` what the given one calls `axis`."""
+    """Return a function that takes `dim` for the given function's `axis`."""
     return lambda *args, dim=None, keepdim=False, **kwargs: function(
         *args, axis=dim, **({"keepdims": True} if keepdim else {}), **kwargs
     )
@@ -50,7 +50,7 @@ def _ctc_loss(
 
 
 def _kl_div(input: Array, target: Array, *, reduction: str) -> Array:
-    """Return each element's share: optax adds up the last axis, so an element is its own row."""
+    """Return the loss of each element: optax adds up the last axis, so each gets its own row."""
     return optax.kl_divergence(input[..., None], target[..., None])
 
 
@@ -87,7 +87,7 @@ def _columns(input: Array, index: Array) -> tuple[Any, Any]:
 def _scattered(function: Function) -> Function:
     """Return a function that scatters rows of numbers into columns.
 
-    ``x.at[...]`` by itself casts what is stored.
+    ``x.at[...]`` would cast the stored value by itself.
     """
     numbers = lax.ScatterDimensionNumbers((), (0, 1), (0, 1))
 
@@ -318,7 +318,7 @@ _OTHERS: dict[str, Function] = {
     "vander": lambda input, count: jnp.vander(input, count),
 }  # fmt: skip
 
-#: By canonical name.
+#: The functions by canonical name.
 BINDINGS: Mapping[str, Function] = {
     **_REDUCTIONS, **_PRODUCTS, **_LOSSES, **_SHAPES, **_LINALG, **_RANDOM, **_OTHERS,
 }  # fmt: skip

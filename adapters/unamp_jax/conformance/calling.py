@@ -1,10 +1,10 @@
-"""How the suite calls JAX's functions: so that XLA compiles as little as can be.
+"""The suite's calls of JAX's functions, made so that XLA compiles as little as possible.
 
 Compiling is most of a run's time. Under a policy a function runs primitive by primitive, and each
 is compiled once for its dtypes and shapes: JAX would compile jitted functions anew for each policy.
-Under none, where the suite computes its predictions, a function is one program. So it is with its
-gradient where a probe looks at it: what differs between policies is traced, what is equal is
-compiled once.
+With no policy, where the suite computes its predictions, a function is one program. It is also one
+program, with its gradient, where a probe looks at the gradient: equal programs of different
+policies are compiled once.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from jaxlib.mlir import ir
 from unamp.dtypes import LOW_DTYPES
 from unamp_jax.state import CONTEXT, thread
 
-#: A program takes about 0.1 MB. A thorough run compiles fewer; what is forgotten is compiled again.
+#: The most programs to keep, of about 0.1 MB each. A thorough run compiles fewer.
 _MANY = 12000
 
-#: The kinds of argument that a program has in it.
+#: The types of arguments that are constants of a program.
 _CONSTANTS = (bool, int, float, complex, str)
 
 _NO_MESH = jax.sharding.AbstractMesh((), ())
 
-#: Known to XLA in jaxlib 0.8 to 0.10; it ends the process where it does not know a flag. They
-#: choose among XLA's own code generators. What is computed in which dtype is decided before.
+#: Flags of XLA in jaxlib 0.8 to 0.10; where XLA does not know a flag, it ends the process. They
+#: choose among XLA's code generators, when the dtypes are decided already.
 _FLAGS = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 _EXCESS = "xla_allow_excess_precision"
@@ -45,8 +45,8 @@ _IN_ONE_PROGRAM: ContextVar[bool] = ContextVar("in one program", default=False)
 def in_float64() -> Iterator[None]:
     """Make float64 JAX's widest dtype.
 
-    What stands for no mesh is said, too: inside of rules of differentiation JAX says so itself, and
-    would compile every program again for who does not.
+    The empty mesh is set, too: JAX sets it itself inside rules of differentiation, and would
+    compile every program a second time for calls without it.
     """
     with config.enable_x64(True), jax.sharding.use_abstract_mesh(_NO_MESH):
         yield
@@ -54,9 +54,9 @@ def in_float64() -> Iterator[None]:
 
 @contextmanager
 def one_program() -> Iterator[None]:
-    """Have functions traced as JAX has them, loops and jitted parts included.
+    """Call functions as they are, with loops and jitted parts, while open.
 
-    Their caller makes one program of it all.
+    The caller makes one program of all calls.
     """
     token = _IN_ONE_PROGRAM.set(True)
     try:
@@ -66,10 +66,10 @@ def one_program() -> Iterator[None]:
 
 
 class _Programs:
-    """The programs that XLA has compiled, kept by what they say.
+    """The programs that XLA has compiled, kept by their text.
 
-    This is for a process that runs the suite and nothing else. JAX keeps programs by what
-    asked for them: what runs forward and backward, or in two functions, it compiles twice.
+    This is for a process that runs the suite and nothing else. JAX keeps programs by the function
+    that they were traced from: an equal program of another function it compiles again.
     """
 
     def __init__(self) -> None:
@@ -77,11 +77,11 @@ class _Programs:
         self._compile: Callable[..., Any] | None = None
 
     def compile_fast(self) -> None:
-        """Keep programs, and tell XLA not to optimise what runs a few times.
+        """Keep programs, and tell XLA not to optimise programs that run a few times.
 
-        XLA is told nothing where the environment says what it is to do. JAX keeps no programs in
-        files: their keys would take a tenth of the time. All are written in one context of MLIR:
-        making one for each, as JAX does, takes a quarter.
+        XLA is told nothing where the environment has flags for it. JAX keeps no programs in files:
+        their keys would take a tenth of the time. All programs are written in one context of MLIR:
+        a context for each, as JAX makes, would take a quarter of the time.
         """
         if self._compile is not None:
             return
@@ -104,7 +104,7 @@ class _Programs:
         assert self._compile is not None
         if backend.platform != "cpu":
             compute_as_written(program, options)
-        if callbacks:  # their objects are in it
+        if callbacks:  # the program refers to their objects
             return self._compile(backend, program, devices, options, callbacks, *rest)
         key = backend, str(program), tuple(devices.flat), options.SerializeAsString()
         if key not in self._kept:
@@ -112,7 +112,7 @@ class _Programs:
         return self._kept[key]
 
     def forget(self) -> None:
-        """Drop all of them, where there are many. No call may be under way."""
+        """Drop all programs, where there are many. No call may be under way."""
         if len(self._kept) > _MANY:
             self._kept.clear()
             jax.clear_caches()
@@ -124,22 +124,22 @@ PROGRAMS = _Programs()
 def rounding() -> dict[str, bool]:
     """Return the options by which a compiler leaves out no rounding to a low dtype.
 
-    There are none where ``XLA_FLAGS`` speaks of that.
+    There are none where ``XLA_FLAGS`` has that option.
     """
     return {} if _EXCESS in os.environ.get("XLA_FLAGS", "") else {_EXCESS: False}
 
 
 def compute_as_written(program: Any, options: Any) -> None:
-    """Have an accelerator's compiler compute a program in the dtypes that it names.
+    """Make an accelerator's compiler compute a program in the dtypes that it states.
 
-    Probes tell precisions by what they round. Where nobody states a precision, a GPU's float32
-    product is TF32, whose ten bits would pass for float16. JAX's own setting cannot say otherwise
-    here: a precision that is stated for a product is stronger than a policy. And a compiler that
-    may leave out a rounding to a low dtype does, unless ``XLA_FLAGS`` speaks of that.
+    Probes tell precisions by their rounding. Where nobody states a precision, a GPU's float32
+    product is TF32, whose ten bits would pass for float16. JAX's own setting cannot be used against
+    that: a precision that is stated for a product is stronger than a policy. And a compiler leaves
+    out a rounding to a low dtype where it may, unless ``XLA_FLAGS`` has that option.
 
     Args:
         program: the module, which is changed.
-        options: what it is compiled with, likewise.
+        options: the options for compiling it, which are changed, too.
     """
     with program.context:
         program.operation.walk(_in_all_bits)
@@ -152,7 +152,7 @@ def _in_all_bits(operation: Any) -> Any:
     if operation.name not in _PRODUCTS or "algorithm" in attributes:
         return ir.WalkResult.ADVANCE
     if any("f32" in str(operand.type) for operand in operation.operands):
-        # What an exported program does not state it does not mention.
+        # An exported program has no such attribute where no precision is stated.
         stated = (
             str(attributes["precision_config"]) if "precision_config" in attributes else _UNSTATED
         )
@@ -212,7 +212,7 @@ class Calls:
         try:
             return program(*arrays)
         except Exception as error:
-            # it needs numbers to go on, or raises, which is seen when it is called as it is
+            # it needs numbers, or raises an error, which the call without a program shows
             self._programs[key] = None
             raise _NotOneProgram from error
 

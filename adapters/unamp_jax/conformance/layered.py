@@ -1,4 +1,4 @@
-"""JAX's network with layers, of flax nnx, and how it is run."""
+"""JAX's network with layers, of flax nnx, and the ways to run it."""
 
 from __future__ import annotations
 

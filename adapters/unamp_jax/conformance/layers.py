@@ -1,6 +1,6 @@
 """Layers of flax's linen and equinox's in PyTorch's signatures.
 
-Their code is wanted, the parameters are the caller's.
+Only their code is used: the parameters are the caller's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unamp_jax.state import Array
 
 
 class Statistic:
-    """A running statistic: a home for an array.
+    """A running statistic: an object that has an array, which a layer replaces.
 
     Attributes:
         value: the array.
@@ -100,7 +100,7 @@ def _batch_norm(
     }
     result, after = layer.apply(variables, last(input), mutable=["batch_stats"])
     for home, name in zip(homes, ("mean", "var"), strict=True):
-        # of numbers that are there, and no tracer
+        # a statistic has no gradient: an array with numbers, and no tracer
         home.value = lax.stop_gradient(after["batch_stats"][name])
     return first(result)
 
@@ -154,10 +154,10 @@ def _dense(prefix: str, names: str, w: Array, b: Array | None) -> dict[str, Any]
 
 
 def _with_bias(input: Array, weight: Array, bias: Array) -> tuple[Array, Array]:
-    """Return an input with a one, and weights with a second bias for it.
+    """Return an input with a column of ones, and weights with a second bias for it.
 
-    Flax's layers have room for one bias only. The sum of two low biases would be rounded before the
-    layer has begun.
+    Flax's layers have room for one bias only, and the sum of two low biases would be rounded before
+    the layer begins.
     """
     ones = jnp.ones((*input.shape[:-1], 1), input.dtype)
     return jnp.concatenate([input, ones], -1), jnp.concatenate([weight, bias[:, None]], 1)
@@ -175,7 +175,7 @@ def _lstm_cell(
 def _gru_cell(input: Array, h: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array) -> Array:
     size = h.shape[-1]
     hidden = _dense("h", "rzn", w_hh, b_hh)
-    for name in "rz":  # which have one bias in flax
+    for name in "rz":  # these gates have one bias in flax
         del hidden[f"h{name}"]["bias"]
     input, w_ih = _with_bias(
         input, w_ih, jnp.where(jnp.arange(b_hh.size) < 2 * size, b_hh, jnp.zeros_like(b_hh))
@@ -218,7 +218,7 @@ def _multi_head_attention(
 
 
 def _prelu(input: Array, weight: Array) -> Array:
-    """Run a layer of equinox's, which has a parameter for each channel; flax's has one."""
+    """Run equinox's layer, which has a parameter for each channel; flax's has only one."""
     return first(eqx.nn.PReLU(weight)(last(input)))
 
 
@@ -235,7 +235,7 @@ def _pool(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _adaptive(kind: Any) -> Callable[..., Any]:
-    """Return a pooling layer of equinox's, which takes one example."""
+    """Return a function for a pooling layer of equinox's, which takes a single example."""
 
     def pool(input: Array, size: Any) -> Array:
         layer = kind(size if isinstance(size, int) else tuple(size))
@@ -250,7 +250,7 @@ def _dropout(input: Array, p: float, training: bool) -> Array:
     )
 
 
-#: By canonical name.
+#: The layers by canonical name.
 LAYERS: Mapping[str, Callable[..., Any]] = {
     **{f"conv{n}d": _convolution for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": _transposed for n in (1, 2, 3)},

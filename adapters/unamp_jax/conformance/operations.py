@@ -3,7 +3,7 @@
 NumPy arrays go in and come out. Canonical signatures are PyTorch's; `bindings` and `layers` hold
 the functions whose signatures differ. Tensors are channels-first there, and channels-last in flax's
 layers. The suite predicts in float64, which JAX has only where it is told to: every call is made
-under `jax.enable_x64`, and nothing is changed for the process. How calls are made is in `calling`.
+under `jax.enable_x64`, and nothing is changed for the process. `calling` makes the calls.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class JaxOperations(NamedOperations):
 
     def names(self) -> frozenset[str]:
         """Return the canonical operations that JAX has."""
-        PROGRAMS.forget()  # who asks has no call under way
+        PROGRAMS.forget()  # a caller that asks for names has no call under way
         return super().names()
 
     def tensor(
@@ -60,13 +60,13 @@ class JaxOperations(NamedOperations):
     ) -> Array:
         """Return an array with these values, shape and dtype.
 
-        `value_and_grad` sees to gradients.
+        `requires_grad` has no effect: `value_and_grad` computes gradients.
         """
         with in_float64():
             return _put(np.asarray(array), device)
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> Statistic:
-        """Return a home whose value a layer replaces: arrays do not change."""
+        """Return a statistic whose array a layer replaces, as arrays do not change."""
         return Statistic(self.tensor(array, device=device))
 
     def ways(self) -> tuple[Way, ...]:
@@ -74,11 +74,11 @@ class JaxOperations(NamedOperations):
         return ways()
 
     def absent_devices(self) -> tuple[AbsentDevice, ...]:
-        """Return the platforms that are not here and that JAX lowers for."""
+        """Return the platforms that are not here, for which JAX lowers."""
         return absent_devices()
 
     def layered(self) -> LayeredNetworks:
-        """Return the networks with layers, and how they are run."""
+        """Return the networks with layers, and the ways to run them."""
         return layered()
 
     def tensor_kinds(self) -> tuple[TensorKind, ...]:
@@ -137,7 +137,7 @@ class JaxOperations(NamedOperations):
     ) -> Callable[..., tuple[Array, Sequence[Array]]]:
         """See `Operations.pull_back`.
 
-        Compiled, forward and backward are one program, which rounds where it says so.
+        Compiled, forward and backward are one program, which leaves out none of its roundings.
         """
         program = jax.jit(partial(_forward_and_backward, function), compiler_options=rounding())
         forward = jax.jit(lambda others: function([], others)[1], compiler_options=rounding())
@@ -155,7 +155,7 @@ class JaxOperations(NamedOperations):
                             leaves, others, cotangent(*jax.eval_shape(function, leaves, others))
                         )
                         return result, gradients
-                with jax.disable_jit():  # as forward: what both do is compiled once
+                with jax.disable_jit():  # as in `Calls`: primitives are compiled once for both
                     found, back, result = jax.vjp(
                         lambda *given: function(given, others), *leaves, has_aux=True
                     )
@@ -177,7 +177,7 @@ def _forward_and_backward(
 def _cast(input: Any, dtype: str) -> Any:
     """Return an array in another dtype.
 
-    NumPy casts it where no policy looks on: XLA would compile a program for each shape.
+    NumPy casts it where no policy and no trace is open: XLA would compile a program for each shape.
     """
     if CONTEXT.value is not None or thread.sink is not None or not _is_there(input):
         return _COMPILED_CAST(input, dtype)
@@ -199,9 +199,9 @@ def _is_there(value: Any) -> bool:
 
 
 def _there(tensor: Any) -> Any:
-    """Return the array that a tensor of `value_and_grad` stands for.
+    """Return the array behind a tensor of `value_and_grad`.
 
-    It is there from the start, except in `pull_back`.
+    There is one from the start, except in `pull_back`.
     """
     found = tensor.value if isinstance(tensor, Statistic) else tensor
     while isinstance(found, core.Tracer) and hasattr(found, "primal"):

@@ -1,4 +1,4 @@
-"""The kinds of tensor of JAX beside the dense array, with what a policy comes to for each."""
+"""JAX's kinds of tensor beside the dense array, and the effect of a policy on each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax.experimental import sparse
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp_jax.state import Array
 
-#: No low dtype holds it; rounded to one it goes on having a square that no low dtype holds.
+#: A number that no low dtype has. Rounded to one, its square is again a number that none has.
 _TELLING = 1 + 2.0**-7 + 2.0**-10 + 2.0**-13
 
 _DENSE = np.array([[1.0, 0.0, 3.0], [0.0, 1.0, 0.0], [2.0, 0.0, 1.0]], "float32") * np.float32(
@@ -69,7 +69,7 @@ def _kind(
 
 
 def tensor_kinds() -> tuple[TensorKind, ...]:
-    """Return the kinds: sparse matrices, made of dense arrays, whose rules are followed."""
+    """Return the kinds: sparse matrices, made of dense arrays, which follow rules."""
     return (
         _kind(
             "jax.experimental.sparse.BCOO",

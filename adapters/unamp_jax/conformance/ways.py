@@ -1,7 +1,7 @@
-"""The ways in which JAX runs a function. `unamp.adapter.ways` explains what is in one.
+"""The ways in which JAX runs a function; `unamp.adapter.ways` explains them.
 
-A function's inputs are arrays, and homes of running statistics, which are no pytrees: those it
-closes over.
+A function's inputs are arrays, and running statistics, which are no pytrees: it closes over
+the statistics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread, inside
 from unamp_jax.conformance.layers import Statistic
 
-#: Runs a function on arrays in a way that knows of no region.
+#: Runs a function on arrays in one way, without a region.
 Runs = Callable[[Function, Sequence[Any]], Any]
 
 
@@ -43,11 +43,11 @@ def _both(name: str, kind: str, runs: Runs, *, dear: bool = True, **promised: An
     """Yield two ways: the region inside the function, and around the whole.
 
     Args:
-        name: what is in the names of both.
+        name: the common part of their names.
         kind: their kind.
         runs: runs a function on arrays.
-        dear: whether they are dear, as all are whose programs XLA compiles whole.
-        **promised: what else the ways promise.
+        dear: whether they take long, as do all whose programs XLA compiles whole.
+        **promised: the other fields of the ways.
     """
 
     def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
@@ -76,7 +76,7 @@ def _device(array: Any) -> Any:
 def export_platform(array: Any) -> str:
     """Return the platform that an array is on, as exporting names it.
 
-    By itself JAX exports for its default device's platform.
+    Without a platform, JAX would export for its default device's.
     """
     return "cpu" if _device(array).platform == "cpu" else export.default_export_platform()
 

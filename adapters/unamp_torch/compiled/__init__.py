@@ -1,7 +1,7 @@
 """The kernels, and the opening and closing of regions, in C++.
 
-They mean the same as in Python, and take a fraction of the time. They are optional, and `building`
-makes them.
+They mean the same as in Python, and take a fraction of the time. They are optional; `building`
+builds and loads them.
 """
 
 from unamp_torch.compiled.building import (

@@ -2,13 +2,13 @@
 
 A wheel for a platform brings them for some minor versions of PyTorch, in ``torch-2.13/`` beside
 their sources: they use what LibTorch's stable ABI does not have (autocast's state, dispatch keys,
-redispatching), so that a library serves one minor version alone, on one version of Python. Another
-finds none that is meant for it; what this Python or PyTorch cannot load is left alone, and
+redispatching), so that a library serves one minor version alone, on one version of Python. Other
+versions find none that is meant for them; a library that cannot be loaded is left alone, and
 `in_wheel` says why.
 
 ``python -m unamp_torch`` builds them for the PyTorch that is installed, which takes half a minute,
 a C++ compiler and ninja (``pip install "unamp[torch-compiled]"``). From then on every process uses
-them, before the wheel's: they are kept in the user's cache, and nothing is compiled by an import.
+them, before the wheel's: they are kept in the user's cache, and an import compiles nothing.
 The environment can say that none must be used (``UNAMP_TORCH_COMPILED=0``), or that they must
 (``1``: an error where they are not built).
 """
@@ -39,7 +39,7 @@ _SOURCES = Path(__file__).parent
 _FILE = f"{_MODULE}{importlib.machinery.EXTENSION_SUFFIXES[0]}"
 _WHAT = f"the compiled kernels for torch {torch.__version__}"
 
-# why what the wheel brings could not be loaded; None where it was not tried, or could
+# why the wheel's library could not be loaded; None where it was not tried, or is loaded
 _refusal: str | None = None
 
 
@@ -51,7 +51,7 @@ class Library(Protocol):
     Casts: Callable[[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]], Any]
 
     def configure(self, *used_of_python: object) -> None:
-        """Hand over what the kernels and regions use of Python; before anything else, once."""
+        """Hand over the Python objects that kernels and regions use; once, before anything else."""
 
     def add(
         self,
@@ -112,13 +112,13 @@ class Library(Protocol):
         """See `unamp_torch.native_cache.stop_sharing`."""
 
     def forget_other_threads(self) -> None:
-        """Let go, in a forked process, of what other threads had open."""
+        """Forget, in a forked process, the regions of other threads."""
 
 
 def place() -> Path:
     """Return the path of the module, built or not.
 
-    It is in the user's cache, under everything that it depends on.
+    It is in the user's cache, in a folder named after everything that it depends on.
     """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     source = hashlib.sha256(
@@ -153,7 +153,7 @@ def build(*, verbose: bool = False, target: Path | None = None) -> Path:
 
     target = target or place()
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Assertions name the files that they stand in, and not where those were when this was built.
+    # Assertions name their files, and must not name the folders of the machine that built them.
     named = (
         f"-ffile-prefix-map={_SOURCES}=unamp_torch",
         f"-ffile-prefix-map={Path(torch.__file__).parent}=torch",
@@ -175,7 +175,7 @@ def build(*, verbose: bool = False, target: Path | None = None) -> Path:
 
 
 def in_wheel() -> str | None:
-    """Return the versions that the wheel's kernels are for, and why none is used.
+    """Return the versions of PyTorch that the wheel has kernels for, or why none is used.
 
     None where the wheel brings none.
     """
@@ -217,8 +217,8 @@ def load() -> Library | None:
 
     Raises:
         FrameworkNotSupported: nothing is built, and it must be used.
-        ImportError: what the user has built cannot be loaded, or what the wheel brings cannot and
-            must be used.
+        ImportError: the library that the user has built cannot be loaded, or the wheel's cannot be
+            and must be used.
     """
     global _refusal
     wanted, path = os.environ.get(_VARIABLE), _built()

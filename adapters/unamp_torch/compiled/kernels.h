@@ -1,8 +1,7 @@
-// The kernels that stand between a caller and an operator whose rule PyTorch does not follow by
-// itself.
+// The kernels that carry out the rules of operators which PyTorch does not follow by itself.
 //
-// The same in meaning as `calls.py` and `casting.py`; comments there say why, those here what is
-// different in C++.
+// The same in meaning as `calls.py` and `casting.py`: comments there say why, and comments here
+// what is different in C++.
 
 #pragma once
 
@@ -68,8 +67,8 @@ struct Operator {
   size_t index;
   bool composite;
   std::vector<size_t> positions;   // of the arguments that a rule casts
-  std::vector<size_t> parameters;  // of those that are cast to float32 only
-  // of those that a call in training updates, likewise; behind them stands whether it is one
+  std::vector<size_t> parameters;  // of parameters, which are cast to float32 only
+  // of statistics, likewise: a call in training updates them, as the argument after the last says
   std::vector<size_t> statistics;
   std::optional<size_t> dtype_position;
   std::optional<size_t> sparse_position;
@@ -80,7 +79,7 @@ struct Operator {
 struct Plan {
   std::array<std::vector<Action>, kDevices> actions;
   std::array<ScalarType, kDevices> low;
-  // what to say of banned operators; the plan holds the references
+  // messages for banned operators, by index; the plan owns the references
   std::unordered_map<size_t, PyObject*> advice;
   bool meta;  // whether it is for meta tensors, too
 
@@ -91,7 +90,7 @@ struct Plan {
 };
 
 struct KeptCast {
-  Tensor original;  // so that the address stays its own
+  Tensor original;  // kept, so that no other tensor gets its address
   uint32_t version;
   Tensor low;
 };
@@ -118,7 +117,7 @@ DispatchKeySet excluded_in_actions;  // all of ours, and torch's own autocast
 std::vector<std::string> no_kernel_phrases;
 PyObject* banned_error = nullptr;
 PyObject* refuse_on_meta = nullptr;  // raises
-// where what is done about meta tensors is registered, in Python
+// the key of the kernels in Python for meta tensors
 DispatchKey meta_in_python = DispatchKey::Undefined;
 std::vector<std::unique_ptr<Operator>> operators;
 
@@ -140,8 +139,8 @@ Tensor cast_parameter(const Tensor& tensor, ScalarType dtype) {
       found->second.low.scalar_type() == dtype) {
     return found->second.low;
   }
-  // Nothing of the map is referred to meanwhile: a cast writes to its result, after which all kept
-  // ones may be dropped.
+  // No iterator is used after the cast: a cast writes to its result, and a write may drop all kept
+  // casts.
   Tensor low = tensor.to(dtype);
   here.casts.insert_or_assign(tensor.unsafeGetTensorImpl(), KeptCast{tensor, version, low});
   return low;
@@ -284,13 +283,13 @@ class Call {
     if (has_sparse_gradient()) return as_its_weight();
     convert_arguments(low, true);
     if (op_.missing[device][low_index(low)]) return emulate(low);
-    // A call uses up its arguments, and those of this one may be needed again.
+    // A call takes its arguments off the stack, and emulation may need them again.
     const c10::SmallVector<IValue, 8> arguments(
         stack_->begin() + static_cast<std::ptrdiff_t>(base_), stack_->end());
     try {
       return call();
     } catch (python_error& error) {
-      // of what stands in for kernels in Python: those of fake tensors, a mode's
+      // from Python code in the place of kernels: of fake tensors, or of a mode
       error.persist();
       if (!is_runtime_error(error) || !says_no_kernel(error.what())) throw;
     } catch (const std::exception& error) {

@@ -1,8 +1,8 @@
 // Casts between low parameters and their master weights, all of an optimizer's at a time.
 //
-// The same in meaning as `master_casts.py`; comments there say why, those here what is different in
-// C++. A master weight is rounded again to be compared, number by number in registers, so that no
-// copy of what a parameter was given is needed.
+// The same in meaning as `master_casts.py`: comments there say why, and comments here what is
+// different in C++. To find changed parameters, master weights are rounded again, number by number
+// in registers: no copy of a parameter's numbers is kept.
 
 #pragma once
 

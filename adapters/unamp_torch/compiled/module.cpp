@@ -1,4 +1,4 @@
-// The Python module: what Python hands over, and what it can call.
+// The Python module: the functions that Python calls, and the objects that it hands over.
 
 #include "kernels.h"
 #include "masters.h"
@@ -193,8 +193,8 @@ PyObject* install_writing(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// install_on_meta(name, whether it is made of others): what is done about a call is registered in
-// Python, on another key.
+// install_on_meta(name, whether it is made of others): the kernel for regions is in Python, on
+// another key.
 PyObject* install_on_meta(PyObject*, PyObject* args) {
   const char* name = nullptr;
   int composite = 0;
@@ -208,9 +208,9 @@ PyObject* install_on_meta(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// configure((name of a key, ...), thread, is_exporting, its global names or None, the one that it
-// looks for, error for banned operations, what a missing kernel says, what raises on meta tensors
-// that are not reached, the name of the key for those that are, hooks: ready, awaited, further,
+// configure((name of a key, ...), thread, is_exporting, its global names or None, the name of its
+// flag, error for banned operations, phrases about missing kernels, function that raises on meta
+// tensors that are not reached, name of the key for those that are, hooks: ready, awaited, further,
 // finder, names of sys, apply, undo)
 PyObject* configure(PyObject*, PyObject* args) {
   PyObject *keys = nullptr, *phrases = nullptr;
@@ -232,7 +232,7 @@ PyObject* configure(PyObject*, PyObject* args) {
   plan_attribute = PyUnicode_InternFromString("plan");
   meta_path_attribute = PyUnicode_InternFromString("meta_path");
   attributes_attribute = PyUnicode_InternFromString("__dict__");
-  PyObject_Hash(exporting_flag);  // which `item` expects a name to know
+  PyObject_Hash(exporting_flag);  // `item` expects that a name's hash is known
   excluded_in_actions = DispatchKeySet({DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA});
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); ++i) {
     const DispatchKey key = c10::parseDispatchKey(PyUnicode_AsUTF8(PyTuple_GET_ITEM(keys, i)));

@@ -1,7 +1,7 @@
 // Opening and closing regions.
 //
-// The same in meaning as `activation.py` and `patches.py`; comments there say why, those here what
-// is different in C++.
+// The same in meaning as `activation.py` and `patches.py`: comments there say why, and comments
+// here what is different in C++.
 
 #pragma once
 
@@ -51,9 +51,9 @@ bool stop_sharing(ScalarType low) {
   return true;
 }
 
-// What patches.py holds: [(namespace, name, original, replacement)], names of modules that are
-// still to be imported, patches of lasting.py, the finder that waits for those modules, and what
-// does the same in Python where something is not as it was left.
+// Objects of patches.py: [(namespace, name, original, replacement)], names of modules that are
+// still to be imported, patches of lasting.py, the finder that waits for those modules, and the
+// functions that do the same in Python, for where somebody else has changed something.
 struct Hooks {
   PyObject* ready = nullptr;
   PyObject* awaited = nullptr;
@@ -66,8 +66,8 @@ struct Hooks {
 Hooks hooks;
 PyObject* meta_path_attribute = nullptr;
 long open_regions = 0;
-// Held while hooks are applied and undone: what does it in Python gives other threads their turn.
-// The same thread may come back for it.
+// Held while hooks are applied and undone: doing so in Python lets other threads run, and may bring
+// the same thread here again.
 std::recursive_mutex hooks_mutex;
 
 bool called(PyObject* function) {
@@ -187,7 +187,7 @@ PyObject* thread_in_python = nullptr;  // state.thread
 PyObject* plan_attribute = nullptr;
 PyObject* attributes_attribute = nullptr;  // "__dict__"
 PyObject* is_exporting = nullptr;
-// where that looks, and for what; None where this version of torch has it otherwise
+// the namespace and the name of the flag that it reads; None where it does more in this version
 PyObject* exporting_space = nullptr;
 PyObject* exporting_flag = nullptr;
 

@@ -1,6 +1,7 @@
 // Writes to the memory of parameters.
 //
-// The same in meaning as `writes.py`; comments there say why, those here what is different in C++.
+// The same in meaning as `writes.py`: comments there say why, and comments here what is different
+// in C++.
 
 #pragma once
 

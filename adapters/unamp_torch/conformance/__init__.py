@@ -1,6 +1,6 @@
-"""PyTorch's functions in the signatures that conformance calls them by.
+"""PyTorch's functions in the signatures by which conformance calls them.
 
-Nothing that a user imports loads this.
+No module that a user imports loads this.
 """
 
 from unamp_torch.conformance.operations import TorchOperations

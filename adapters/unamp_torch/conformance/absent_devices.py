@@ -1,8 +1,8 @@
 """Devices that are absent: fake tensors on them go through PyTorch's dispatcher.
 
-They carry device, shape and dtype, and no numbers. What reaches a kernel is read: autocast, and the
-kernels of the adapter, have done their work before. So it is in the backward pass, whose nodes are
-called one by one; see `unamp_torch.conformance.fake_gradients`.
+They have a device, a shape and a dtype, and no numbers. The dtypes that reach a kernel are read,
+after autocast and the kernels of the adapter have cast. The same is done in the backward pass,
+whose nodes are called one by one; see `unamp_torch.conformance.fake_gradients`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from unamp.adapter.absent_devices import (
 from unamp_torch.conformance import fake_gradients, joint_graphs, second_device
 from unamp_torch.devices import accelerator
 
-#: What kernels are called that have no operation's name.
+#: The operations of kernels that have another name.
 _KERNELS = {
     "nll_loss_forward": "nll_loss",
     "_thnn_fused_lstm_cell": "lstm_cell",
@@ -42,10 +42,10 @@ _KERNELS = {
     "_native_batch_norm_legit_functional": "batch_norm",
 }
 
-#: How the names of kernels end that compute gradients.
+#: The ending of the names of kernels that compute gradients.
 _BACKWARD = re.compile(r"_backward(_data|_impl)?$")
 
-#: Why fake tensors cannot run a function, by what they raise.
+#: Why fake tensors cannot run a function, by the error that they raise.
 _REASONS = {
     **dict.fromkeys(
         ("DataDependentOutputException", "DynamicOutputShapeException"),
@@ -60,8 +60,8 @@ _REASONS = {
     "NoGuard": "this build of PyTorch cannot be given a guard for the device",
 }
 
-#: What a kernel that asks for the device itself says: in a build without it, and where
-#: there is none.
+#: Phrases of errors of kernels that ask for the device itself: in a build without support for it,
+#: and where there is no such device.
 _ASKS = (
     "not compiled with",
     "not linked with",
@@ -70,12 +70,12 @@ _ASKS = (
     "No CUDA GPUs",
 )
 
-#: The calls that are being made of the function that is read.
+#: The calls that the function being read makes.
 _places = fake_gradients.Places()
 
 
 def absent_devices() -> tuple[AbsentDevice, ...]:
-    """Return the devices that this build of PyTorch knows, of which it has none here."""
+    """Return the devices that this build of PyTorch knows, and that are not here."""
     if accelerator() not in (None, second_device.NAME):
         return ()
     cpu = AbsentDevice("fake:cpu", partial(_read, "cpu"), _places.named, "cpu", _reason)
@@ -100,7 +100,7 @@ def _device(name: str, cpu: AbsentDevice) -> AbsentDevice:
 
 def _reason(error: Exception) -> str:
     """Return why fake tensors cannot run a function; empty where PyTorch refuses the call."""
-    if "not implemented for '" in str(error):  # a dtype
+    if "not implemented for '" in str(error):  # the call's dtype
         return ""
     if why := _REASONS.get(type(error).__name__):
         return why
@@ -165,7 +165,7 @@ def _tensor(array: np.ndarray, device: str) -> Tensor:
 
 
 class _Kernels(TorchDispatchMode):
-    """Notes the kernels that are called, and which numbers they take from another place."""
+    """A mode that notes the kernels that are called, and the numbers from other places."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -185,13 +185,15 @@ class _Kernels(TorchDispatchMode):
             if not _reads_all(kind):
                 carried = tuple(sorted(entering(*taken[0])))
             results = tuple(dict.fromkeys(map(_name, made[:1])))
-            # A kernel that reads low numbers and gives their sum in float32 spares a copy of them.
+            # A kernel that reads low numbers and returns their sum in float32 needs no float32
+            # copy of them: it computes in float32.
             operands = (
                 results
                 if kind == "reduction" and results == ("float32",)
                 else _operands(kind, given)
             )
-            # So does one of the backward pass that computes in float32 and gives a low gradient.
+            # Likewise a kernel of the backward pass that computes in float32 and returns a low
+            # gradient: it rounds, as a cast does.
             narrows = narrows or (
                 backward and kind == "reduction" and operands == ("float32",) != results
             )
@@ -212,7 +214,7 @@ class _Kernels(TorchDispatchMode):
 
 
 def _reads_all(kind: Kind) -> bool:
-    """Return whether all tensors tell what an operation computes in.
+    """Return whether the dtypes of all tensors count for the dtype that an operation computes in.
 
     Statistics and parameters of a norm stay in float32.
     """
@@ -221,7 +223,7 @@ def _reads_all(kind: Kind) -> bool:
 
 def _operands(kind: Kind, given: list[Tensor]) -> tuple[str, ...]:
     """Return the dtypes in which an operation of a kind computes from tensors."""
-    if kind == "elementwise":  # which promotes; a scalar does not count
+    if kind == "elementwise":  # PyTorch promotes; a scalar does not count
         dtypes = {_name(tensor) for tensor in [t for t in given if t.dim()] or given}
         return (dtypes.pop() if len(dtypes) == 1 else "float32",)
     looked_at = given if _reads_all(kind) else given[:1]

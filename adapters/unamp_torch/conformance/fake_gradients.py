@@ -1,9 +1,9 @@
 """The backward pass of fake tensors on an absent device: autograd's nodes, called one by one.
 
-Two things of PyTorch's ask for the device itself. A node notes the stream of its tensors' device as
-it is made, which a build without that device cannot say: there it is given the guard of meta
-tensors, which does nothing. And the engine asks for an accelerator: so the nodes are called in the
-engine's order, and their gradients are added up and cast as it does.
+PyTorch asks for the device itself in two places. A node notes the stream of its tensors' device
+when it is made, which a build without that device cannot name: there the device is given the guard
+of meta tensors, which does nothing. And the engine asks for an accelerator: so the nodes are called
+here in the engine's order, and gradients are added up and cast as the engine does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import get_gradient_edge
 from torch.fx.traceback import annotate, reset_grad_fn_seq_nr, set_grad_fn_seq_nr
 
-#: The numbers of kinds of device, which stay as they are; and how many there are at least.
+#: PyTorch's numbers for kinds of device, which never change; and the least count of them.
 _NUMBERS = {"cpu": 0, "cuda": 1, "xpu": 12, "mps": 13, "meta": 14, "hpu": 15}
 _COUNT = 16
 
@@ -33,10 +33,7 @@ _REGISTER = "_ZN3c104impl19registerDeviceGuardENS_10DeviceTypeEPKNS0_24DeviceGua
 
 
 class NoGuard(RuntimeError):
-    """A device that autograd notes nothing of.
-
-    This build of PyTorch has no guard for it, and cannot be given one.
-    """
+    """A device for which this build of PyTorch has no guard, and cannot be given one."""
 
 
 class Inexpressible(RuntimeError):
@@ -44,12 +41,12 @@ class Inexpressible(RuntimeError):
 
 
 class Places:
-    """The calls of a function that are being made, and the one each node of autograd was made in.
+    """The calls that a function is making, and the call in which each node of autograd was made.
 
     Attributes:
-        current: the name of the innermost; empty outside of all.
-        backward: whether its gradient is being computed.
-        annotated: whether the nodes of a graph that is being traced are told where they are from.
+        current: the name of the innermost call; empty outside of all.
+        backward: whether the call's gradient is being computed.
+        annotated: whether nodes of a graph that is being traced are annotated with their place.
     """
 
     def __init__(self) -> None:
@@ -76,7 +73,7 @@ class Places:
     def gradient_of(self, node: Any) -> Iterator[None]:
         """Compute the gradient of a node inside its place.
 
-        A graph takes the annotations of that, by the node's number.
+        A graph takes the annotations of the place, by the node's number.
         """
         set_grad_fn_seq_nr(node._sequence_nr())
         try:
@@ -103,7 +100,7 @@ def guard(device: str) -> None:
         device: the kind of device.
 
     Raises:
-        NoGuard: where PyTorch's library does not offer what that takes.
+        NoGuard: where PyTorch's library lacks the symbols for that.
     """
     try:
         library = ctypes.CDLL(str(next(Path(torch.__file__).with_name("lib").glob("libc10.*"))))
@@ -130,8 +127,8 @@ def gradients(
     """Return gradients as `torch.autograd.grad` does, each computed in the place of its node.
 
     Args:
-        outputs, inputs, grad_outputs, allow_unused: as there.
-        places: the places.
+        outputs, inputs, grad_outputs, allow_unused: as in `torch.autograd.grad`.
+        places: the places of the nodes.
 
     Raises:
         Inexpressible: for a node that cannot be called.

@@ -1,7 +1,7 @@
-"""One step of an LSTM and of a GRU as PyTorch asks it of an accelerator: a single kernel.
+"""One step of an LSTM and of a GRU as the single kernel that PyTorch asks of an accelerator.
 
-A CPU has no such kernel. As on CUDA each computes in float32 and rounds its results to the dtype of
-its inputs.
+A CPU has no such kernel. As on CUDA, each kernel computes in float32 and rounds its results to the
+dtype of its inputs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def gru(
     input_bias: Tensor | None = None,
     hidden_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the new hidden state, and what the backward pass needs."""
+    """Return the new hidden state, and the tensor that the backward pass needs."""
     dtype = input_gates.dtype
     given, state, before = (
         _sum(input_gates, input_bias),

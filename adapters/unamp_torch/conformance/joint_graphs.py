@@ -17,7 +17,7 @@ from unamp_torch.conformance.fake_gradients import Places, gradients
 
 
 class _Traced(Exception):
-    """The graph is there, and nothing is to be compiled of it."""
+    """Raised once the graph is traced, so that nothing is compiled."""
 
 
 def joint_graph(
@@ -28,7 +28,7 @@ def joint_graph(
     Args:
         function: returns a scalar.
         inputs: fake tensors, of which some require gradients.
-        places: the places that the function calls operations in.
+        places: the places in which the function calls operations.
     """
     found: list[GraphModule] = []
 

@@ -1,4 +1,4 @@
-"""PyTorch's network with layers, and how it is run."""
+"""PyTorch's network with layers, and the ways to run it."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from unamp_torch.conformance.tensor_kinds import tensor_kinds
 from unamp_torch.conformance.ways import ways
 from unamp_torch.devices import accelerator, device_type
 
-#: What PyTorch computes with oneMKL's vector functions on a CPU.
+#: The functions that PyTorch computes with oneMKL's vector functions on a CPU.
 _VECTORISED = (
     torch.acos,
     torch.asin,
@@ -59,20 +59,19 @@ class TorchOperations(NamedOperations):
     def __init__(self) -> None:
         super().__init__("torch", _find)
         # A probe tells float32 from float16 by their significands; TF32, which rounds inputs to ten
-        # bits, would pass for float16. Only conformance asks for this namespace, in a
-        # process of its own.
+        # bits, would pass for float16. Only conformance makes this object, in a process of its own.
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.deterministic = True  # else two runs differ in bits, by themselves
-        # The first call of one of oneMKL's vector functions in a process is exact to five digits
-        # only now and then, where two threads make it at once (tanh in one process of four, torch
-        # 2.13). That call is made here.
+        # The first call of one of oneMKL's vector functions in a process is sometimes exact to five
+        # digits only, where two threads make it at once (tanh in one process of four, torch 2.13).
+        # So the first calls are made here.
         with untraced():
             for function in _VECTORISED:
                 function(torch.full((1 << 16,), 0.5))
 
     def layered(self) -> LayeredNetworks:
-        """Return a network with layers, for rules about them."""
+        """Return a network with layers, for rules for single layers."""
         return layered()
 
     def tensor_kinds(self) -> tuple[TensorKind, ...]:
@@ -87,7 +86,7 @@ class TorchOperations(NamedOperations):
         return made.to(device_type(device)).requires_grad_(requires_grad)
 
     def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
-        """Return a tensor as layers have them for parameters."""
+        """Return a parameter, as layers have them."""
         return torch.nn.Parameter(self.tensor(array, device=device))
 
     def assign(self, parameter: Tensor, array: np.ndarray) -> None:
@@ -109,7 +108,7 @@ class TorchOperations(NamedOperations):
 
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
-        # Inside a region too a copy to the host must not change values: these casts are exact.
+        # A copy to the host must not change values, inside a region, too: these casts are exact.
         tensor = tensor.detach().resolve_conj().resolve_neg()
         exact = {
             torch.float16: torch.float32,
@@ -130,7 +129,7 @@ class TorchOperations(NamedOperations):
         return True
 
     def absent_devices(self) -> tuple[AbsentDevice, ...]:
-        """Return the devices that are not here and that PyTorch has fake tensors on."""
+        """Return the devices that are not here, on which PyTorch has fake tensors."""
         return absent_devices()
 
     def dtype(self, tensor: Tensor) -> str:
@@ -155,7 +154,7 @@ class TorchOperations(NamedOperations):
         return value.detach(), list(torch.autograd.grad(scaled, leaves, allow_unused=True))
 
 
-#: Where torch keeps its functions, in the order in which they are asked.
+#: The modules and classes in which torch keeps its functions, in the order of the search.
 _HOMES = (F, torch, torch.special, torch.linalg, torch.Tensor)
 _PREFIXES = {"linalg_": torch.linalg, "fft_": torch.fft}
 

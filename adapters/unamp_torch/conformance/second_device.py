@@ -1,12 +1,11 @@
 """A second device for PyTorch wherever there is a CPU, which stores its tensors.
 
-It is a backend of the kind that strangers bring (PrivateUse1). A policy means the same on every
-device. Where there is no GPU, this one shows it: to PyTorch, and to the adapter, it is an
-accelerator like any other, with no list of its own for autocast. What it computes, the
-CPU computes.
+It is a backend from outside PyTorch (PrivateUse1). A policy means the same on every device, and
+this device shows it where there is no GPU: to PyTorch, and to the adapter, it is an accelerator
+like any other, with no list of its own for autocast. The CPU computes for it.
 
 See https://docs.pytorch.org/tutorials/advanced/python_extension_autoload.html for backends that
-bring themselves along.
+register themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _CPU = torch.device("cpu")
 _library: list[torch.library.Library] = []
 _COMPOSED = "CompositeImplicitAutograd"  # the key of operators that are made of others
 
-#: What a CPU has no kernel for and PyTorch asks of a backend.
+#: The kernels that PyTorch asks of a backend and that a CPU does not have.
 _KERNELS = {
     torch.ops.aten._thnn_fused_lstm_cell.default: fused_cells.lstm,
     torch.ops.aten._thnn_fused_lstm_cell_backward_impl.default: fused_cells.lstm_backward,
@@ -44,8 +43,8 @@ class _Stored(torch.Tensor):
 
     @staticmethod
     def __new__(cls, stored: torch.Tensor) -> _Stored:
-        # PyTorch asks this tensor whether it is a conjugate or a negative that is yet to be
-        # computed, and knows of none.
+        # The made tensor cannot say that it is a conjugate or a negative which is yet to be
+        # computed: so it is computed here.
         stored = stored.resolve_conj().resolve_neg()
         made: _Stored = torch.Tensor._make_wrapper_subclass(
             cls,
@@ -66,7 +65,7 @@ class _Stored(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = dict(kwargs or {})
         if _is_composed(func):
-            # in inference mode what is made of others arrives as a whole
+            # in inference mode an operator made of others arrives as a whole
             return func.decompose(*args, **kwargs)
         asked = kwargs.get("device")
         to_cpu = asked is not None and torch.device(asked) == _CPU

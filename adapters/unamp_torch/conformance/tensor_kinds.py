@@ -1,4 +1,4 @@
-"""PyTorch's kinds of tensor that are not one dense array, and what a policy comes to for each."""
+"""PyTorch's kinds of tensor that are not one dense array, and the effect of a policy on each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unamp_torch.state import dtype_name
 
 Call = Callable[[Tensor], Tensor]
 
-#: Blocks of two by two beside blocks of zeros. No number in it is one in a low dtype.
+#: Blocks of two by two beside blocks of zeros. A low dtype has none of the other numbers exactly.
 _ROWS = torch.tensor(
     [[1.1, 0.7, 0.0, 0.0], [0.3, 2.1, 0.0, 0.0], [0.0, 0.0, 1.3, 0.9], [0.0, 0.0, 0.1, 1.7]]
 )
@@ -26,8 +26,8 @@ def tensor_kinds() -> tuple[TensorKind, ...]:
     """Return the kinds: sparse tensors by layout, and nested ones.
 
     Products of sparse tensors in a compressed layout are among the gaps: PyTorch's CPU has no low
-    kernel for them. So are masked tensors, which have no bfloat16. Of quantized ones, which have no
-    floating dtype, no operation is cast.
+    kernel for them. So are masked tensors, which have no bfloat16. Quantized tensors have no
+    floating dtype, so that none of their operations is cast.
     """
     return (
         _sparse(
@@ -54,7 +54,7 @@ def _product(tensor: Tensor) -> Tensor:
 
 
 def _like(tensor: Tensor, dense: Tensor) -> Tensor:
-    """Return a dense tensor on another's device and in its dtype, so that no cast is needed."""
+    """Return a dense tensor on the device and in the dtype of `tensor`: no cast is needed then."""
     return dense.to(tensor.device, tensor.dtype)
 
 

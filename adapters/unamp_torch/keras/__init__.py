@@ -1,14 +1,12 @@
-"""Keras where it computes with PyTorch: a room of its own, and this is its door.
-
-Nothing outside imports what is behind it.
+"""Keras where it computes with PyTorch; modules outside this folder import from here only.
 
 =============  ===================================================================================
-`patches`      what is another in Keras while a region is open: layers, functions, variables
+`patches`      patches of Keras while a region is open: layers, functions, variables
 `calls`        one call of a layer or a function that is one operation of the vocabulary
 `training`     gradients, low variables and master weights
 =============  ===================================================================================
 
-What this module offers can be asked whether Keras is imported or not, and does not import it.
+These functions can be called whether Keras is imported or not, and do not import it.
 """
 
 from unamp_torch.keras.patches import all_patches, in_use, tracing_patches

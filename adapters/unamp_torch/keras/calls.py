@@ -1,9 +1,9 @@
 """One call of a layer or a function of Keras on PyTorch that is one operation of the vocabulary.
 
-To PyTorch such a layer is several operations: a `Dense` is a product, and a sum with a bias. Its
-rule holds for both: the layer's inputs and parameters are cast, and where a rule for a part says
-otherwise, its parts follow the layer's. A function casts what comes out of it to the dtype of what
-it was given: it is given what its rule says, and no rule reaches in.
+To PyTorch such a layer is several operations: a `Dense` is a product, and a sum with a bias. The
+layer's rule holds for both: its inputs and parameters are cast, and where the rule for a part is
+another, the part follows the layer's. Keras' functions cast results to the dtype of their inputs:
+so a function gets inputs as its rule says, and no rule reaches into it.
 """
 
 from __future__ import annotations
@@ -47,17 +47,16 @@ class _Inside(threading.local):
     """The layer that a thread is in, and that is one operation.
 
     Attributes:
-        dtype: what its parameters are cast to; None outside of such layers, and where they are left
-            alone.
-        casts: those that were cast already, by their ids, each with its cast.
-        whole: whether what it is made of has no rules of its own.
-        around: what the policy is made of under which losses are being added up; None
-            outside of that.
+        dtype: the dtype to which the layer's parameters are cast; None outside of such layers, and
+            where parameters stay as they are.
+        casts: the parameters that were cast already, by their ids, each with its cast.
+        whole: whether the layer's parts follow no rules of their own.
+        around: the values of the policy under which losses are being added up; None outside.
     """
 
     def __init__(self) -> None:
-        # In each thread's own dictionary from the beginning: a compiler looks there, and what comes
-        # later is another state.
+        # Set here, so that each thread's own dictionary has them from the start: a compiler looks
+        # there, and an attribute that came later would be another state.
         self.dtype: torch.dtype | None = None
         self.whole = False
         self.casts: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
@@ -106,8 +105,8 @@ def function_as_one_operation(op: str, path: str, original: Function) -> Functio
     return call
 
 
-#: What is to be done about a layer, as a graph can hold it: the name of a rule, or this where a
-#: trace wants to know.
+#: In the place of a rule's name where a trace wants a report. (A graph can hold names, but no
+#: rules.)
 _REPORTED = "reported"
 
 
@@ -156,7 +155,7 @@ def _perform(
 ) -> object:
     """Call a layer, or a function where `layer` is None, as a rule says."""
     found = _dtypes(args, kwargs)
-    if not found and op != "embedding":  # whose input is whole numbers
+    if not found and op != "embedding":  # the input of an embedding is whole numbers
         return call(*args, **kwargs)
     if rule == Rule.BANNED.name:
         raise BannedOperation(_ban(op))
@@ -176,7 +175,7 @@ def _perform(
             dtype is torch.float32 and rule != Rule.FP32.name
         )
     else:
-        stated = _has_activation(op)  # whose result comes last
+        stated = _has_activation(op)  # the result is the activation's, under its own rule
         under = _for_parts(op, dtype_name(dtype))
         region = nullcontext() if under is None else region_of_values(under, "torch")
         result = _call_inside(dtype, region, call, *given, whole=not stated)
@@ -217,8 +216,8 @@ def _call_inside(
     """Call a function under a policy, inside an operation.
 
     Args:
-        dtype: what the variables are cast to that it reads.
-        whole: whether no layer and no function in it has a rule.
+        dtype: the dtype to which variables are cast that the function reads.
+        whole: whether no layer and no function inside follows a rule.
     """
     before = inside.dtype, inside.casts, inside.whole
     inside.dtype, inside.casts, inside.whole = (
@@ -234,7 +233,7 @@ def _call_inside(
 
 
 def _parameters(layer: Any) -> list[Any]:
-    """Return a layer's parameters, with those of the layers that it is made of."""
+    """Return a layer's parameters, and those of the layers inside."""
     if layer is None:
         return []
     mine = [value for value in layer._trainable_variables if value._dtype in DTYPES]
@@ -360,7 +359,7 @@ def _reported(
 
 @contextmanager
 def as_one() -> Iterator[Observer]:
-    """Have nothing reported that an operation is made of; yield the observer for the whole."""
+    """Report no parts of an operation while open; yield the observer, for the whole."""
     observer = thread.sink
     assert observer is not None
     with reporting(None):

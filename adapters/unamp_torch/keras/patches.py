@@ -33,9 +33,8 @@ from unamp_torch.state import thread
 
 R = TypeVar("R")
 
-#: Groups of operations whose layers and functions are left to what they call: PyTorch's own
-#: operators, which follow their rules by themselves, or keep what they are given,
-#: whatever the rule.
+#: Groups of operations whose layers and functions are not patched: they call PyTorch's own
+#: operators, which follow their rules by themselves, or keep their inputs' dtype in any case.
 _LEFT = frozenset({"shape", "creation", "random", "cast"})
 
 
@@ -70,10 +69,7 @@ def all_patches() -> tuple[PatchGroup]:
 
 @cache
 def tracing_patches() -> Patches:
-    """Return the patches that keep out of a trace what Keras runs only to see shapes.
-
-    No layer is called then.
-    """
+    """Return the patches that keep calls out of a trace where Keras only infers shapes."""
     symbolic = _patch(
         "keras.src.layers.layer", "Layer.__call__", partial(_unreported, of=_is_symbolic)
     )
@@ -82,7 +78,7 @@ def tracing_patches() -> Patches:
 
 
 def _patch(module: str, path: str, replacement: Callable[[Any], object]) -> Patch:
-    """Return the patch of what a path leads to in a module; a method's, in the class it is from."""
+    """Return the patch of an object at a path in a module; a method's, in the class that has it."""
     owner, _, name = path.rpartition(".")
     home = find(module, owner) if owner else sys.modules[module]
     if isinstance(home, type):
@@ -105,7 +101,7 @@ def _functions() -> Iterator[Patch]:
     """Yield the patches of `keras.ops`, activations and losses.
 
     A function with two names is patched under the first. The functions get other code, since layers
-    hold them.
+    already refer to them.
     """
     taken: set[FunctionType] = set()
     for op, path, found in _operations():
@@ -133,7 +129,7 @@ def _layers() -> Iterator[Patch]:
 
 
 def _parameter(original: Function) -> Function:
-    """Return the replacement of the cast of a variable as it is read.
+    """Return the replacement of the method that casts a variable as it is read.
 
     In a layer that is one operation, the variable is cast to that operation's dtype.
     """
@@ -160,7 +156,7 @@ def _in_region() -> bool:
 def _followed() -> bool:
     """Return whether a region's policy decides here.
 
-    Inside an operation, none is in force for its parts.
+    It does so inside an operation, too, where no policy is in force for the parts.
     """
     return inside.whole or _in_region()
 
@@ -183,11 +179,11 @@ def _is_symbolic(*args: object, **kwargs: object) -> bool:
 def _unreported(
     original: Function, of: Callable[..., bool] = lambda *args, **kwargs: True
 ) -> Function:
-    """Wrap a function so that a trace has nothing of its calls.
+    """Wrap a function so that no trace reports its calls.
 
     Args:
         original: the function.
-        of: returns whether a call is meant, given its arguments; all are where not given.
+        of: returns whether a call is left out, given its arguments; by default, every call is.
     """
 
     @functools.wraps(original)
@@ -221,7 +217,7 @@ def _suspending(original: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
 
 
 def _widened(value: object) -> object:
-    """Return nested arguments with their low tensors in float32, and with Keras' masks of them."""
+    """Return nested arguments with low tensors in float32, which keep their Keras masks."""
     to = keras_metrics.keeping_mask(cast)
     return mapped(value, torch.is_tensor, lambda tensor: to(tensor, torch.float32))
 
@@ -234,9 +230,9 @@ def _policy_values() -> tuple[object, ...]:
 
 
 class _AddedLosses(AddedLosses):
-    """The hooks of what adds losses up.
+    """The hooks of the functions that add losses up.
 
-    In a graph, a loss opens a region for the policy around the sum.
+    In a graph, where the sum takes the policy out of force, each loss opens a region for it again.
     """
 
     def adding(self, original: Function) -> Function:
@@ -249,7 +245,7 @@ class _AddedLosses(AddedLosses):
             outer, inside.around = inside.around, _policy_values()
             try:
                 if not torch.compiler.is_compiling():
-                    # although a loss that it calls may be a graph
+                    # even so, a loss that it calls may be a graph
                     return eagerly(*args, **kwargs)
                 with _suspended():
                     return original(*args, **kwargs)

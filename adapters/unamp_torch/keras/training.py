@@ -68,7 +68,7 @@ def trained_parameters(network: torch.nn.Module) -> list[tuple[str, torch.Tensor
 class KerasGradients:
     """See `unamp.adapter.Gradients`: those in an optimizer's variables, or those handed over.
 
-    They are in the order of the optimizer's variables; None where there is none.
+    They are in the order of the optimizer's variables; None for a variable without one.
     """
 
     def __init__(self, optimizer: Any, given: Iterable[torch.Tensor | None] | None) -> None:
@@ -114,7 +114,8 @@ class KerasGradients:
                 if gradient is not None:
                     parameter = _inside(variable)
                     if gradient.dtype is not parameter.dtype:
-                        parameter.grad_dtype = None  # any; what is added up is low as before
+                        # None allows any dtype; gradients that are added to it stay low, as before
+                        parameter.grad_dtype = None
                     parameter.grad = gradient
 
     def overflow(self) -> bool | None:
@@ -127,7 +128,7 @@ class KerasGradients:
         return None
 
     def apply(self, *args: Any, **kwargs: Any) -> object:
-        # What somebody has clipped since, the variables hold.
+        # From the variables again: somebody may have clipped the gradients there.
         return self._optimizer.apply(
             self._of_variables() if self._held else self._given, *args, **kwargs
         )
@@ -191,9 +192,9 @@ def lower(
     layers: Sequence[torch.nn.Module],
     decoration: Decoration,
 ) -> Iterator[torch.Tensor]:
-    """Yield the parameters to cast, and tell Keras of each what it becomes.
+    """Yield the parameters to cast, and set the dtypes of Keras' variables for them.
 
-    Keras' variable stays the object that it is, and so does the parameter inside.
+    Keras' variable stays the same object, and so does the parameter inside.
     """
     _, kept = layers_to_cast(networks, decoration.excluded) if networks else ([], set())
     for layer in layers:
@@ -209,7 +210,7 @@ def lower(
 
 
 def give_masters(optimizers: Sequence[Any], weights: dict[torch.Tensor, torch.Tensor]) -> None:
-    """Have Keras' optimizers step master weights, which start from parameters before the cast."""
+    """Make Keras' optimizers step master weights, which start from parameters before the cast."""
     steppers = [inner for optimizer in optimizers for inner in with_inner(optimizer)]
     for optimizer in steppers:
         give_master_weights(optimizer, TorchMasters, ())
@@ -256,5 +257,5 @@ class TorchMasters(MasterWeights):
 
 
 if keras_on("torch"):
-    # Keras can load what another process saved, whichever optimizer that was.
+    # Then Keras can load an optimizer of any class that another process saved.
     with_masters(library().optimizers.SGD, TorchMasters)

@@ -1,4 +1,4 @@
-"""The ways in which PyTorch runs a function. `unamp.adapter.ways` explains what is in one."""
+"""The ways in which PyTorch runs a function; `unamp.adapter.ways` explains them."""
 
 from unamp.adapter import Way
 from unamp_torch.conformance.ways import control_flow, eager, gradients, graphs, replicated
@@ -6,9 +6,9 @@ from unamp_torch.conformance.ways import control_flow, eager, gradients, graphs,
 __all__ = ["ways"]
 
 
-#: What PyTorch itself does not do with tensors of a class that is written in Python: it makes no
-#: further subclass of them, runs operators that somebody wrote below every autocast, its own too,
-#: and differentiates forward on other devices.
+#: The ways that PyTorch itself does not have for tensors of a class that is written in Python: it
+#: makes no further subclass of them, runs a user's operators below every autocast, its own too, and
+#: differentiates forward on other devices.
 _NOT_IN_PYTHON = ("tensors of a subclass", "in an operator of the user's", "func.jvp")
 
 
@@ -16,8 +16,7 @@ def ways(*, second: bool = False) -> tuple[Way, ...]:
     """Return the ways of this version of PyTorch.
 
     Args:
-        second: those in which it runs functions of tensors on the second device, which no
-            graph takes.
+        second: whether to return the ways for tensors on the second device, which no graph takes.
     """
     if second:
         return tuple(

@@ -21,14 +21,14 @@ Runs = Callable[[Function, Sequence[Any]], Any]
 def _afresh(runs: Runs, function: Function, inputs: Sequence[Any]) -> Any:
     """Run with nothing compiled before.
 
-    These operators are compiled, and other shapes than before are compiled as dynamic.
+    PyTorch compiles these operators, and a second time for other shapes as dynamic.
     """
     torch._dynamo.reset()
     return runs(function, inputs)
 
 
 def _like_result(function: Function, inputs: Sequence[Any]) -> Tensor:
-    """Return zeros like the result: what a loop starts with must be like what it carries on."""
+    """Return zeros like the result: a loop must start with a tensor like those that it carries."""
     with torch.no_grad():
         return torch.zeros_like(function(*inputs))
 
@@ -85,8 +85,8 @@ def _compiled_cond(function: Function, inputs: Sequence[Any]) -> Any:
 
 def ways() -> Iterator[Way]:
     """Yield the ways of control flow."""
-    # Backward passes of loops have a plan of their own for what is kept and what is computed again:
-    # one rounding apart.
+    # The backward pass of a loop decides by itself what to keep and what to compute again: its
+    # results differ by one rounding.
     mutating = {
         "residual": "it refuses functions that change an input in place, "
         "as batch norm does its statistics"

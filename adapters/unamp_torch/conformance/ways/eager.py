@@ -1,6 +1,6 @@
-"""Functions that are simply called.
+"""Functions that are called as they are: no compiler, graph or transform is between.
 
-They are decorated, in modes and threads, through an operator, and beside PyTorch's own AMP.
+They are decorated, run in modes and threads, through an operator, and beside PyTorch's own AMP.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _custom_operator(function: Function, region: OpenRegion, inputs: Sequence[An
 
 
 def _other(inputs: Sequence[Any]) -> torch.autocast:
-    """Return PyTorch's own autocast in whatever dtype its device has by default."""
+    """Return PyTorch's own autocast in the device's default dtype."""
     return torch.autocast(inputs[0].device.type)
 
 

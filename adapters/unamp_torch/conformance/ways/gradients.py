@@ -54,7 +54,7 @@ def _reentrant(
     *,
     around: bool,
 ) -> tuple[Any, Sequence[Any]]:
-    """Checkpoint with gradients that are held: it refuses `torch.autograd.grad`."""
+    """Checkpoint with `backward`, as reentrant checkpointing refuses `torch.autograd.grad`."""
     leaves = [inputs[place].detach().requires_grad_() for place in places]
     given = with_leaves(inputs, places, leaves)
     if around:

@@ -24,8 +24,8 @@ from unamp_torch.conformance.ways.opening import Holding, both
 _NO_COMPILER = "" if shutil.which("c++") else "inductor needs a C++ compiler, and there is none"
 _NO_ONNX = ", ".join(name for name in ("onnx", "onnxscript") if not find_spec(name))
 
-#: Makes a function of a function and inputs, as a tracer does: what it returns is run on the
-#: inputs afterwards.
+#: Makes a function from a function and its inputs, as a tracer does; the made function is run on
+#: the inputs afterwards.
 Makes = Callable[[Function, Sequence[Any]], Function]
 
 
@@ -51,8 +51,8 @@ def ways() -> Iterator[Way]:
     # TorchScript differentiates by formulas of its own.
     yield from _tracing("jit.trace", "traced", _traced, equal="bound")
     yield from _tracing("jit.trace, frozen", "traced", _frozen, equal="bound")
-    # And in a region that a script runs in, by formulas that know of no casts: there it raises in
-    # the backward pass.
+    # Where a script runs in a region, these formulas know of no casts, and the backward pass
+    # raises.
     variable = {
         "lstm": "TorchScript compiles no function that takes a variable number of arguments"
     }
@@ -83,7 +83,7 @@ def _compiling(backend: str) -> Callable[[Function, Sequence[Any]], Any]:
 
 
 def _made_outside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Compile a function whose region the compiler has not seen made: it leaves the graph."""
+    """Compile a function with a region made outside of it, where the graph breaks."""
     torch._dynamo.reset()
     opened = region()
 
@@ -104,9 +104,9 @@ def _decorated_around(function: Function, region: OpenRegion, inputs: Sequence[A
 
 
 def _tracing(name: str, kind: str, make: Makes, **promised: Any) -> Iterator[Way]:
-    """Yield two ways: what is made has the region in its function, or around its making.
+    """Yield two ways: the region is inside the traced function, or around the tracing.
 
-    It is run outside of the region.
+    The made function is run outside of the region.
     """
 
     def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
@@ -139,7 +139,7 @@ def _frozen(function: Function, inputs: Sequence[Any]) -> Function:
 def _scripted(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     """Script a function.
 
-    TorchScript rewrites what runs in a region by lists of its own, unless that is switched off.
+    TorchScript's own autocast, with lists of its own, would rewrite it in a region: it is off.
     """
     before = torch._C._jit_set_autocast_mode(False)
     try:
@@ -159,7 +159,7 @@ def _symbolically_around(function: Function, region: OpenRegion, inputs: Sequenc
 def _symbolically_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     body: dict[str, Any] = {"body": inside(function, region)}
-    # it takes no *args
+    # symbolic_trace takes no *args
     exec(f"def named({', '.join(names)}): return body({', '.join(names)})", body)
     return symbolic_trace(body["named"])(*inputs)
 
@@ -184,7 +184,7 @@ def _onnx(function: Function, inputs: Sequence[Any]) -> Any:
     # kernels for bfloat16.
     evaluator = import_module("onnx.reference").ReferenceEvaluator
     with catch_warnings():
-        simplefilter("ignore")  # of torchvision, which is not there
+        simplefilter("ignore")  # that torchvision is not installed
         program = torch.onnx.export(Holding(function), tuple(inputs), dynamo=True, verbose=False)
     assert program is not None
     model = program.model_proto

@@ -1,4 +1,4 @@
-"""Where a way has its region: inside the function that is run in it, or around the whole."""
+"""The two places of a way's region: inside the function that is run, or around the whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
 from unamp.adapter.plain_ways import inside
 
-#: Runs a function on some inputs in a way that knows of no region.
+#: Runs a function on some inputs in one way, without a region.
 Runs = Callable[[Function, Sequence[Any]], Any]
 
 
@@ -33,10 +33,7 @@ def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
 
 
 class Weighed(nn.Module):
-    """A network with some of a function's arguments as parameters.
-
-    What it is called with stands for the others.
-    """
+    """A network that has some of a function's arguments as parameters, and is given the others."""
 
     def __init__(self, function: Function, inputs: Sequence[Any], places: Sequence[int]) -> None:
         super().__init__()
@@ -53,7 +50,7 @@ class Weighed(nn.Module):
 
 
 def with_leaves(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[Any]) -> list[Any]:
-    """Return inputs with others in some places."""
+    """Return the inputs with `leaves` in some places."""
     found = dict(zip(places, leaves, strict=True))
     return [found.get(place, tensor) for place, tensor in enumerate(inputs)]
 

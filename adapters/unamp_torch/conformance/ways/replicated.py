@@ -49,7 +49,7 @@ def _trained(place: Callable[[nn.Module, str], nn.Module], *, around: bool) -> A
     def run(
         function: Function, region: OpenRegion, inputs: Sequence[Any], places: Sequence[int]
     ) -> tuple[Any, Sequence[Any]]:
-        # Parameters of one network must have one dtype here: what has another is an input.
+        # The parameters of a network must have one dtype here: tensors in another are inputs.
         weights = [each for each in places if inputs[each].dtype is inputs[places[-1]].dtype]
         leaves = {
             each: inputs[each].detach().requires_grad_() for each in places if each not in weights
