@@ -121,7 +121,7 @@ CodeT = TypeVar("CodeT", bound=types.FunctionType | types.ModuleType)
 
 
 class Binding:
-    """A policy for code that is compiled.
+    """A policy for code that MindSpore compiles.
 
     Attributes:
         policy: the policy; None where it changes nothing.
@@ -142,7 +142,7 @@ class Binding:
 
         Raises:
             BannedOperation: for an operation that the policy bans.
-            NotExpressible: for what the policy would not reach.
+            NotExpressible: for an object that the policy would not reach.
         """
         if isinstance(value, types.FunctionType):
             return value if BOUND in vars(value) else self._decorated(value, self._function)

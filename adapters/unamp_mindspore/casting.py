@@ -22,7 +22,7 @@ _filled = vars(TensorPy)["copy_"]
 _reshaped = vars(TensorPy)["reshape"]
 _FLOAT16, _BFLOAT16 = LOW
 
-#: Whether MindSpore is recording what runs, for gradients.
+#: Returns whether MindSpore is recording operations, for gradients.
 recording = api._pynative_executor._executor.requires_grad
 
 _SYNCHRONOUS = context.ms_ctx_param.pynative_synchronize

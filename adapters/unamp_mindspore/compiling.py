@@ -1,4 +1,4 @@
-"""Regions and compiled graphs: `mindspore.jit`, and cells in GRAPH_MODE.
+"""Compile graphs under the policy in force: of `mindspore.jit`, and of cells in GRAPH_MODE.
 
 A graph is compiled from the source of its functions, so the replacements of PyNative mode have no
 effect in it. Instead, the function or cell is bound to the policy while it is compiled
@@ -151,7 +151,7 @@ def _executor_runs(original: Function, /, self: _JitExecutor, *args: Any, **kwar
 @as_replacement
 def _executor_compiles(original: Function, /, self: _JitExecutor, *args: Any, **kwargs: Any) -> Any:
     """Wrap `_JitExecutor.compile`, which an export calls without running the graph."""
-    if graph.compiled:
+    if graph.compiled:  # called by `_executor_runs`, which has bound the function
         return original(self, *args, **kwargs)
     with _executor_under_policy(self):
         return original(self, *args, **kwargs)
@@ -179,7 +179,7 @@ def _cell_runs(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) 
     with _cell_under_policy(self, self.construct) as suffix:
         if not suffix:
             return original(self, *args, **kwargs)
-        phase = self.phase
+        phase = self.phase  # the name under which MindSpore looks a cell's graph up
         self.phase = phase + suffix
         try:
             return original(self, *args, **kwargs)
@@ -197,7 +197,7 @@ def _cell_compiles(
     **kwargs: Any,
 ) -> Any:
     """Wrap `_CellGraphExecutor.compile`, which an export calls without running the graph."""
-    if graph.compiled:
+    if graph.compiled:  # called by `_cell_runs`, which has bound the cell
         return original(self, obj, *args, phase=phase, **kwargs)
     with _cell_under_policy(obj, obj.construct) as suffix:
         return original(self, obj, *args, phase=phase + suffix, **kwargs)

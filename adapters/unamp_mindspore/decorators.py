@@ -35,7 +35,7 @@ def inside(function: object, around: Policy | None) -> tuple[Policy | None, list
         outermost first.
 
     Raises:
-        NotExpressible: where a decorator casts what the function returns.
+        NotExpressible: where a decorator casts the function's result.
     """
     policy, casts = around, []
     function = getattr(function, "__func__", function)

@@ -101,7 +101,7 @@ def bits_of(tensors: Iterable[Tensor]) -> int:
     )
 
 
-# --- what the compiler reads ----------------------------------------------------------------------
+# --- functions that the compiler reads ------------------------------------------------------------
 
 
 @unbound

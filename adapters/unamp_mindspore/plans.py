@@ -54,7 +54,7 @@ class Plan(BasePlan):
     def quick(self) -> Mapping[Operator, Rule]:
         """Return the rules of the operations that `carry_out` may do without the performer."""
         if self.policy.widen_results:
-            return {}
+            return {}  # `carry_out` widens no results
         others, decided = (
             ({}, operators())
             if self._unlisted is None

@@ -102,6 +102,7 @@ class _Performer(Performer[Plan, Operator]):
                 f"sparse gradients: Paddle has no cast for those. Take {operator.op} out of the "
                 "list, or make the embedding with sparse=False"
             )
+        # Paddle's own AMP, in force beside the plan, casts for forward functions on a GPU.
         return plan.natively and not operator.composite and _in_dynamic_mode() and on_gpu(args)
 
     def is_native(self, operator: Operator, dtype: paddle.dtype, args: Sequence[object]) -> bool:

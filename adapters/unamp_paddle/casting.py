@@ -104,6 +104,7 @@ def _not_asked_for(result: Tensor | Value) -> bool:
     return 0 not in result.shape or list(result.shape) == [0]
 
 
+# Where dtypes are no singletons, the quick way of `nesting` for the commonest classes would fail.
 _tensor, _parameter = (None, None) if Tensor in FORGETFUL else (Tensor, Parameter)
 NESTING = nesting(_tensor, _parameter, FORGETFUL, (FLOAT32, *LOW), dtype_of)
 tensors, floats, convert = NESTING

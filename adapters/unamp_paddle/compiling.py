@@ -1,4 +1,4 @@
-"""Regions and `paddle.jit.to_static`.
+"""Keep the programs of `paddle.jit.to_static` by policy, and its compilers out of unamp's code.
 
 Tracing a program runs Python, so regions inside and around it act as in eager mode: the
 replacements of Paddle's functions compute on the program's values, and their casts become part of

@@ -221,8 +221,8 @@ def _convert_attention_mask(
 ) -> Tensor | Value | None:
     own = dtype_of(attn_mask) if isinstance(attn_mask, (Tensor, Value)) else None
     if own is DTYPES["bfloat16"]:
-        # Paddle sees a bfloat16 mask, whose numbers are to be added, as integers ("uint16"): a mask
-        # of zeros and ones, which it would convert.
+        # Paddle's name for bfloat16 here is "uint16", so it would take numbers that are to be added
+        # for a mask of zeros and ones.
         return cast(attn_mask, dtype)
     if own is not None and own not in NAMES and dtype == DTYPES["float16"]:
         # -1e9 is infinite in float16: a query that may look at nothing would become NaN.
@@ -360,7 +360,7 @@ def _to_tensor(original: Function, data: object, *args: Any, **kwargs: Any) -> A
     return original(data if isinstance(data, Tensor) else _readable(data), *args, **kwargs)
 
 
-#: Functions of Python code: the module, the path inside it, and what makes the replacement.
+#: Functions of Python code: the module, the path inside it, and the maker of the replacement.
 _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.autograd.ir_backward", "calc_gradient_helper", runs_without_policy(thread)),
     # The part of a step that clips, regularises and updates, in every optimizer but LBFGS, which

@@ -112,6 +112,7 @@ class Plan(BasePlan):
         )
 
     def _needs(self, operator: Operator) -> bool:
+        # A composite is patched only where its parts alone would not follow its rule.
         op = operator.op
         assert op is not None
         if op in facts().transparent or operator.sparse:
@@ -137,8 +138,8 @@ class Plan(BasePlan):
         """Return whether a composite's only part does by itself what the composite's rule says.
 
         Several parts would each round their results, and each widen its own inputs. A part of
-        another name does only for rules that leave agreeing inputs alone: which part runs may
-        depend on the arguments.
+        another name does so only under rules that leave agreeing inputs alone, since which part
+        runs may depend on the arguments.
         """
         parts = facts().made_of.get(op, ())
         return parts == (op,) or (

@@ -1,6 +1,6 @@
-"""Programs of static mode, which a user builds by hand: the checks that a policy reaches them.
+"""Checks for static mode, in which a user builds programs by hand.
 
-They are built with `paddle.enable_static`, `static.data`, layers and an `Executor`. In PIR,
+Programs are built with `paddle.enable_static`, `static.data`, layers and an `Executor`. In PIR,
 Paddle's default since 3.0, the functions that a region replaces build them: a region around the
 building is enough. The old IR appends operators by name, past these functions, so regions refuse
 it.

@@ -1,4 +1,4 @@
-"""Regions and `tf.function`.
+"""Keep the graphs of `tf.function` by policy, and the dtypes of loops and branches in them.
 
 Tracing a function runs Python, so regions inside and around it act as in eager mode: casts become
 nodes of the graph. Two things need care. TensorFlow keeps a function's graphs by the types of its
@@ -29,7 +29,7 @@ from unamp_tensorflow.state import DTYPES, FLOAT32, thread
 if TYPE_CHECKING:
     from unamp_tensorflow.state import Value
 
-    #: What AutoGraph hands over to read the variables that a statement changes, and to set them.
+    #: The functions of AutoGraph that read the variables which a statement changes, and set them.
     GetState: TypeAlias = Callable[[], tuple[Value, ...]]
     SetState: TypeAlias = Callable[[tuple[Value, ...]], None]
 
@@ -173,7 +173,7 @@ def _dtypes(values: object) -> list[int]:
 
 
 def _dtype_in_graphs(value: object) -> int:
-    """Return the eligible dtype of a value that becomes a tensor of a graph: a number may, too."""
+    """Return the eligible dtype that a value has in a graph, where numbers become tensors, too."""
     if type(value) is float:
         return FLOAT32
     return (
@@ -182,7 +182,7 @@ def _dtype_in_graphs(value: object) -> int:
 
 
 def _in_dtypes(values: Value, dtypes: list[int]) -> Value:
-    """Return nested values in dtypes; of another structure, which will raise, as they are."""
+    """Return nested values in dtypes, or unchanged if their structure differs, which will raise."""
     flat = tf.nest.flatten(values)
     if len(flat) != len(dtypes):
         return values
@@ -293,7 +293,7 @@ class _BranchDtypes:
 
 
 def _agreeing(dtypes: _BranchDtypes, functions: Sequence[Function]) -> list[Function]:
-    last = functions[-1]
+    last = functions[-1]  # a function of its own: a user may pass one function for several branches
 
     def wrapped(function: Function) -> Function:
         def branch(*args: Any, **kwargs: Any) -> Value:
@@ -363,7 +363,7 @@ def if_statement(
         return run
 
     def attempt() -> object:
-        set_state(before)
+        set_state(before)  # tracing a branch has changed the variables
         return original(
             cond, same(body, last=False), same(orelse, last=True), get_state, set_state, *rest
         )

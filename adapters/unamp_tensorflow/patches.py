@@ -107,7 +107,7 @@ def _taking() -> Hooks:
     )
 
 
-#: Functions of Python code: the module, the path inside it, and what makes the replacement.
+#: Functions of Python code: the module, the path inside it, and the maker of the replacement.
 _HOOKS: Hooks = (
     ("tensorflow.python.framework.op_def_library", "_apply_op_helper", calls.add_node),
     ("tensorflow.python.eager.execute", "must_record_gradient", calls.must_record),

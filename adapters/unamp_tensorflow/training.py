@@ -107,7 +107,7 @@ def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[ob
 
 
 def _like_inputs(grads: Value, inputs: tuple[Value, ...]) -> Value:
-    """Return gradients in their inputs' dtypes; a wrong number of them, which will raise, as is."""
+    """Return gradients in their inputs' dtypes, or unchanged if too many or few: that raises."""
     found, given = tf.nest.flatten(grads), tf.nest.flatten(inputs)
     if len(found) != len(given):
         return grads

@@ -147,7 +147,7 @@ def _compiled(
     yield Way(f"{name}, decorated method in it", "decorated", method, **{**followed, "dear": True})
 
 
-# --- where the region is --------------------------------------------------------------------------
+# --- the place of the region ----------------------------------------------------------------------
 
 
 def _around(
@@ -192,7 +192,7 @@ def _decorated_deep(
     )
 
 
-# --- what compiles --------------------------------------------------------------------------------
+# --- compilers ------------------------------------------------------------------------------------
 
 
 def _jit(function: Any, inputs: Sequence[Any]) -> Any:
@@ -221,7 +221,7 @@ def _exported(cell: Any, inputs: Sequence[Any]) -> Any:
     return loaded(*inputs)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def _not_traced(policy: Policy) -> str:
