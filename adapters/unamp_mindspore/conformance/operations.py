@@ -1,9 +1,8 @@
 """MindSpore's binding of `unamp.adapter.Operations`: every operation by its canonical name.
 
 NumPy arrays go in and come out. Canonical signatures are PyTorch's. MindSpore often has several
-functions for one operation, of which the CPU has a kernel for one; `data/operators.toml` names it
-where it is not the first that is looked for. `written` holds those that differ in name, in order,
-or in what they call an axis.
+functions for one operation, and the CPU a kernel for only one of them: `data/operators.toml` names
+that one where `_find` would find another first. `written` holds functions with other signatures.
 """
 
 from __future__ import annotations

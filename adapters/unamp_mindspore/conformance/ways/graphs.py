@@ -204,7 +204,8 @@ def _captured(function: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _traced(function: Any, inputs: Sequence[Any]) -> Any:
-    # Under another name: MindSpore would call the method of its own name of its first argument.
+    # Under another name: if the first argument has a method of a function's name, MindSpore calls
+    # that instead.
     return mindspore.jit(calling(function), capture_mode="trace")(*inputs)
 
 

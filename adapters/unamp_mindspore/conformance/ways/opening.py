@@ -91,7 +91,7 @@ def cell_with_decorated_method(function: Function, region: OpenRegion) -> nn.Cel
 
 @contextmanager
 def graph_mode() -> Iterator[None]:
-    """Have MindSpore compile cells while this is open."""
+    """Have MindSpore compile cells while the context is open."""
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     try:
         yield

@@ -45,7 +45,7 @@ def _jitted(
 def _parameter(tensor: Any, name: str) -> Any:
     """Return a parameter with a tensor's values.
 
-    With NumPy 2, MindSpore makes none from a bfloat16 tensor.
+    It is made from float32: with NumPy 2, MindSpore makes none from a bfloat16 tensor.
     """
     made = Parameter(cast(tensor, FLOAT32), name=name)
     made.set_dtype(tensor.dtype)
