@@ -231,7 +231,7 @@ class OpTypeAction:
         several = (value if isinstance(value, (list, tuple)) else (value,) for value in values)
         found = {number for each in several for number in map(eligible_dtype, each)} - {0}
         if rule is Rule.LOW or rule is Rule.FP32:
-            # Inputs of other dtypes follow no rule. Numbers of Python do: they become float32.
+            # Inputs of other dtypes follow no rule. Lists of numbers do: they become float32.
             if not found and (
                 self._makes_numbers or any(hasattr(value, "dtype") for value in values)
             ):
