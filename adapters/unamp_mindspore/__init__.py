@@ -11,7 +11,7 @@ __all__ = ["REQUIRES", "adapter"]
 REQUIRES = ">=2.8,<3"
 check_version("mindspore", mindspore.__version__, REQUIRES, older="older ones are not examined")
 
-# Not before: a version may lack what these import.
+# Imported late: a version that is refused here may lack the names that the adapter imports.
 HOOKS.probe()
 amp_warnings.newer_than_examined("mindspore", mindspore.__version__, HOOKS.examined)
 from unamp_mindspore.adapter import MindSporeAdapter  # noqa: E402

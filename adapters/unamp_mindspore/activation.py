@@ -1,4 +1,4 @@
-"""Putting a plan in force in the calling thread, and taking it back."""
+"""Put a plan in force in the calling thread, and take it back."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Activation:
         """
         plan, outer = self.plan, thread.plan
         if plan is None:
-            # Inside another region low tensors may arrive, which a CPU could not compute with.
+            # Low tensors may come from the outer region, and the CPU has no kernels for them.
             if outer is not None:
                 thread.plan = Plan.without_policy(reporting=thread.sink is not None)
             return outer, switch_off()
         check_not_traced()
         if thread.captures:
-            pause()  # first: what applies the patches would be captured, too
+            pause()  # first: the code that applies the patches would be captured, too
         try:
             patches.acquire()
         except BaseException:
@@ -51,7 +51,7 @@ class Activation:
         if masked:
             switch_on()
         if self.plan is not None:
-            if recording():
+            if recording():  # its backward pass is still to come, and will meet low gradients
                 thread.recorded = True
             patches.release()
             if thread.captures and thread.plan is None:

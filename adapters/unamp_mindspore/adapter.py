@@ -1,4 +1,4 @@
-"""The adapter for MindSpore: the contract of `unamp.adapter`, carried out by its neighbours."""
+"""The adapter for MindSpore: `unamp.adapter.Adapter`, made of the modules beside it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MindSporeAdapter(BaseAdapter):
     holds_gradients = False
     dtype_errors = r"d(ata )?type|input type must be same|but got .*Float|type of .* must be"
 
-    probe = staticmethod(patches.install)  # hooks were looked at before they were imported
+    probe = staticmethod(patches.install)  # the hooks were checked before they were imported
     device_names = staticmethod(devices.names)
     device_kind = staticmethod(devices.kind_of)
     how = staticmethod(plans.how)
@@ -74,13 +74,13 @@ class MindSporeAdapter(BaseAdapter):
     def runtime(self) -> Mapping[str, Fact]:
         """Return the build, the threads, and whether the build is for this version of NumPy.
 
-        MindSpore's kernels for the CPU are oneDNN's and its own; which instruction sets they use,
-        it does not tell.
+        MindSpore's CPU kernels are oneDNN's and its own. It does not tell which instruction sets
+        they use.
         """
         return {
             "build": device_in_use(),
             "threads": int(mindspore.get_context("runtime_num_threads")),
-            # No version so far (2.10) is compiled for NumPy 2.
+            # No MindSpore up to 2.10 is compiled for NumPy 2.
             "built_for_this_numpy": major_minor(np.__version__) < (2, 0),
         }
 

@@ -1,14 +1,14 @@
 """Code bound to a policy, for MindSpore's compiler.
 
-The compiler asks Python what each name in the source stands for (`unamp_mindspore.resolving`). In
-code that is bound to a policy every answer is bound to it, too: an operation is a function of
-`graph_calls`, a function a copy, a cell a twin with the same parameters, a module a proxy. Each has
-an identity of its own, by which the compiler keeps what it has read, and each hands its binding on
-to what is found from there. So parts of one graph can follow different policies: the innermost
-decorator decides.
+The compiler asks Python for the object of each name in the source (`unamp_mindspore.resolving`). In
+code that is bound to a policy, it is given one that is bound, too: for an operation a function of
+`graph_calls`, for a function a copy, for a cell a twin with the same parameters, for a module a
+proxy. Each is an object of its own, since the compiler keeps what it has read by identity, and
+names found in it are bound to the same policy. So parts of one graph can follow different policies:
+the innermost decorator decides.
 
-MindSpore's own strategy is attached as well, for what is resolved in C++: where that has no kernel,
-the compilation fails, and nothing is lost in silence.
+MindSpore's own strategy is attached as well, for operations that the compiler resolves in C++.
+Where C++ has no kernel for the dtype, the compilation fails: no policy is lost in silence.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ from unamp_mindspore.spellings import spelled
 from unamp_mindspore.state import DTYPES, FLOAT32, Dtype, Tensor, on_cpu
 from unamp_mindspore.strategies import STRATEGY, strategy
 
-#: The attribute of a cell's class with the policy of its own; see `unamp_mindspore.networks`.
+#: The attribute of a cell's class that holds a wrapped network's policy; see
+#: `unamp_mindspore.networks`.
 POLICY = "_unamp_network_policy"
 
-#: The bases of cells that follow no policy: what updates parameters, and what says how fast, and
-#: under which loss scale.
+#: The bases of cells that follow no policy: optimizers, learning rates and loss scales.
 WITHOUT_POLICY = (
     nn.Optimizer,
     optim.Optimizer,
@@ -84,7 +84,7 @@ WITHOUT_POLICY = (
     nn.DynamicLossScaleUpdateCell,
 )
 
-#: The bases of what says so and is no cell.
+#: The same among classes that are no cells.
 _OBJECTS_WITHOUT_POLICY = (
     lr_scheduler.LRScheduler,
     lr_scheduler.ReduceLROnPlateau,
@@ -93,26 +93,26 @@ _OBJECTS_WITHOUT_POLICY = (
     amp.StaticLossScaler,
 )
 
-#: The rules that layers have: graphs follow them.
+#: The rules for single layers: graphs follow them, too.
 layer_rules = RulesInForce()
 
-#: Primitives of Python, and those of C++ that are none of them.
+#: The classes of primitives: Python's, and a separate one of C++.
 _PRIMITIVES = (Primitive, getattr(_c_expression, "PrimitiveFunction_", Primitive))
 
-#: Callables without source, which the compiler has Python call.
+#: Callables without source: a graph calls back into Python for them.
 _OPAQUE = (functools.partial, functools._lru_cache_wrapper)
 
-#: What was made for the graph that is being compiled, and nobody else holds: the compiler knows it
-#: by its id.
+#: Objects made for the graph that is being compiled, which nothing else keeps alive. The compiler
+#: knows objects by id, so none may be freed and its id taken by another meanwhile.
 kept_alive: list[object] = []
 
-#: What `bits_of` gives for float32 parameters.
+#: The result of `bits_of` for float32 parameters.
 _FLOAT32_ALONE = bits_of([Tensor(0.0, FLOAT32)])
 
 #: The function that makes the vectors of `jacrev`.
 _JACREV_VECTORS = getattr(grad_func, "_jacrev_construct_v", None)
 
-#: Modules that the compiler knows by themselves, or has Python run.
+#: Modules in which no rule applies: the compiler knows their functions, or has Python run them.
 _WITHOUT_OPERATIONS = sys.stdlib_module_names | {"numpy", "scipy"}
 
 _OFF = Policy(enabled=False)
@@ -121,7 +121,7 @@ CodeT = TypeVar("CodeT", bound=types.FunctionType | types.ModuleType)
 
 
 class Binding:
-    """A policy for code that is compiled.
+    """A policy for code that MindSpore compiles.
 
     Attributes:
         policy: the policy; None where it changes nothing.
@@ -142,7 +142,7 @@ class Binding:
 
         Raises:
             BannedOperation: for an operation that the policy bans.
-            NotExpressible: for what the policy would not reach.
+            NotExpressible: for an object that the policy would not reach.
         """
         if isinstance(value, types.FunctionType):
             return value if BOUND in vars(value) else self._decorated(value, self._function)
@@ -171,7 +171,7 @@ class Binding:
         return value
 
     def _decorated(self, value: types.FunctionType | types.MethodType, plain: Function) -> Function:
-        """Return a function or method bound to the policy inside of it."""
+        """Return a function or method bound to the policy that its decorators leave inside it."""
         policy, casts = inside(value, self.policy)
         other = self if policy == self.policy else binding(policy)
         made: Function = plain(value) if other is self else plain.__func__(other, value)  # type: ignore[attr-defined]
@@ -190,14 +190,11 @@ class Binding:
         return _updating(value, self._by_rule(op, value))
 
     def _primitive_class(self, value: type) -> type:
-        """Return a class of the same name, whose instances the compiler binds as it makes them."""
+        """Return a class of the same name, whose instances are bound as the compiler makes them."""
         return derived_class(value, {BOUND: self})  # type: ignore[no-any-return]
 
     def _by_rule(self, op: str, call: Function) -> Function:
-        """Return the replacement of an operation that `call` computes.
-
-        It is `call` itself where no rule changes it.
-        """
+        """Return the function that computes `call` under the rule of `op`; maybe `call` itself."""
         rule = self._rules[op]
         if rule is Rule.BANNED:
             raise BannedOperation(ban_message(self._stated, op))
@@ -216,9 +213,9 @@ class Binding:
 
     @cached_property
     def names(self) -> dict[str, Function]:
-        """Operators of Python and methods of tensors, as functions.
+        """Functions for Python's operators and tensors' methods.
 
-        Their names are those that `unamp_mindspore.rewriting` gives them.
+        The keys are the names that `unamp_mindspore.rewriting` writes into the source.
         """
         made = {}
         for kind, (op, call) in graph_operators.OPERATORS.items():
@@ -228,13 +225,13 @@ class Binding:
         made["unamp_item_set"] = setting(graph_operators.with_item, emulated=self._emulates)
         for op, call in graph_operators.OPERATORS.values():
             computed = made[f"unamp_{op}"]
-            # MindSpore's tensors have no `**=` and `@=`: Python makes a new one.
+            # MindSpore's tensors have no `**=` and `@=`: both make a new tensor.
             made[f"unamp_in_place_{op}"] = (
                 computed if op in ("pow", "matmul") else in_place(call, computed)
             )
         moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
         for name, call in {"subscript": graph_operators.subscript, **moves}.items():
-            # The indices stay as they are: a cast of many makes a list a tuple, of other meaning.
+            # Indices are never cast: casting a list makes it a tuple, which indexes otherwise.
             made[f"unamp_{name}"] = of_a_tensor(call, as_first(call, emulated=self._emulates))
         same = graph_operators.itself
         made["unamp_subscript"] = indexing(
@@ -247,7 +244,7 @@ class Binding:
             if vocabulary()[op].group != "cast" and self._rules[op] is not Rule.BANNED:
                 call = method(name)
                 made[f"unamp_method_{name}"] = of_a_tensor(call, self._by_rule(op, call))
-        # MindSpore divides by 1, which would follow the rule of a division.
+        # MindSpore copies by dividing by 1, which would follow the rule of a division.
         made["unamp_method_copy"] = method("copy")
         return made
 
@@ -258,7 +255,7 @@ class Binding:
 
     def _made_function(self, value: types.FunctionType) -> Function:
         if value is ops.clip_by_global_norm:
-            # As a step, it follows no rule: it is float32, to which it casts by itself.
+            # Like an optimizer's step it follows no rule, and it casts to float32 by itself.
             return binding(Policy("OD", self._stated.dtype))._copy(value)
         if value is _JACREV_VECTORS:
             return graph_operators.vectors_like_results(PARTS.bound(value))
@@ -267,7 +264,7 @@ class Binding:
         op = functions().get(value)
         if op is None or self._follows_parts(op):
             return self._copy(value)
-        # Its primitive's rule says what is cast.
+        # The copy calls the norm's primitive, which carries the rule out: it casts the activation.
         if vocabulary()[op].group == "norm" and (
             self._rules[op] is not Rule.FP32 or op == "batch_norm"
         ):
@@ -278,7 +275,7 @@ class Binding:
         return value if _has_own(vars(value)) else self._marked(function_copy(value))
 
     def root(self, function: types.FunctionType) -> types.FunctionType:
-        """Return the function that a graph is compiled from, without its decorators."""
+        """Return the copy of a function that a graph is compiled from, without its decorators."""
         return self._roots.get(
             inspect.unwrap(function), lambda plain: self._marked(function_copy(plain))
         )
@@ -310,11 +307,11 @@ class Binding:
         return made
 
     def layer(self, cell: nn.Cell) -> nn.Cell | None:
-        """Return a cell in place of a layer that is one operation.
+        """Return the cell that replaces a layer that is one operation.
 
-        None for other cells, and where the parts of the layer have its rule.
+        None for other cells, and where the layer's parts follow its rule by themselves.
 
-        It has the layer's attributes, which a network may ask for: the weight of a layer, for one.
+        The cell has the layer's attributes, since a network may read them: the weight, say.
         """
         function = self.layer_function(cell)
         if function is None:
@@ -325,10 +322,7 @@ class Binding:
         return made
 
     def layer_function(self, cell: nn.Cell) -> Function | None:
-        """Return the function that computes a layer that is one operation.
-
-        None where `layer` gives None.
-        """
+        """Return the function that computes a layer that is one operation; None as for `layer`."""
         op = layer_operation(cell)
         if op is None or self._follows_parts(op):
             return None
@@ -366,14 +360,14 @@ class Binding:
         return None
 
     def _compute_by(self, cell: nn.Cell, own: int, parts: Binding, make: Replacement) -> Function:
-        call = parts.twin(cell)  # as it is now
+        call = parts.twin(cell)  # at each call: the twin takes over the cell's present attributes
         made: dict[int, Function] = self._functions.get(cell, lambda _: {})
         if own not in made:
             made[own] = make(call)
         return made[own]
 
     def twin(self, cell: nn.Cell) -> nn.Cell:
-        """Return a cell with the parameters and code that a cell has now, bound to this policy."""
+        """Return a cell's twin, bound to this policy, with the parameters that the cell has now."""
         made = self._kept.get(cell, begun)
         self._become(made, cell)
         if isinstance(cell, (nn.CellList, nn.CellDict)):
@@ -383,12 +377,12 @@ class Binding:
         return made
 
     def _become(self, made: nn.Cell, cell: nn.Cell) -> None:
-        """Give a new cell the attributes that another has now."""
+        """Give a new cell the attributes that another one has now."""
         state = {**vars(cell), _ORIGINAL: weakref.ref(cell), BOUND: self, STRATEGY: self.strategy}
         if (given := getattr(cell, "_cell_init_args", None)) is not None:
-            # Cells with equal arguments are taken for the same code.
+            # The compiler takes cells that were made with equal arguments for the same code.
             state["_cell_init_args"] = f"{given} {id(made)}"
-        state["compile_cache"] = set()  # the cell deletes the graphs in it when it goes
+        state["compile_cache"] = set()  # not shared: a freed cell deletes the graphs in its own
         vars(made).clear()
         vars(made).update(state)
 
@@ -403,27 +397,27 @@ class Binding:
         return made
 
 
-# MindSpore keeps its name in the cell as that of the method to compile, and the cell's twins have
-# what the cell has.
+# Named `construct`: MindSpore keeps the method's name in the cell as that of the method to compile,
+# and a twin has the cell's attributes.
 def construct(self, *inputs, **named):  # type: ignore[no-untyped-def]
-    """Compute a cell as the function in its place, for the compiler."""
+    """Compute a cell by the function that replaces it, for the compiler."""
     return self.unamp_function(*inputs, **named)
 
 
 def computed_by(cell: nn.Cell, function: Function) -> dict[str, Function]:
-    """Return the attributes by which a cell is compiled as a function in its place."""
+    """Return the attributes by which a cell is compiled as the function that replaces it."""
     return {"construct": types.MethodType(construct, cell), "unamp_function": function}
 
 
 class _Parts(Binding):
-    """The binding for the code that an operation is made of: no rule holds in it.
+    """The binding for the code inside an operation, where no rule holds.
 
-    It leaves alone what is not MindSpore's own code.
+    It leaves code alone that is not MindSpore's own.
     """
 
     @cached_property
     def names(self) -> dict[str, Function]:
-        """Nothing: operators follow no rule either."""
+        """No functions: Python's operators follow no rule either."""
         return {}
 
     def bound(self, value: object, symbol: str = "") -> Any:
@@ -443,7 +437,7 @@ class _Parts(Binding):
 
 
 class _LayerParts(_Parts):
-    """The code of a layer that is one operation, with its parameters cast where they are used."""
+    """The binding for the code of a layer that is one operation: it casts parameters at use."""
 
     def __init__(self, dtype: Dtype, rounded: bool) -> None:
         super().__init__(None)
@@ -468,7 +462,7 @@ def _converted(dtype: Dtype, rounded: bool) -> _LayerParts:
 
 
 def _updating(primitive: Primitive, computed: Function) -> Function:
-    """Return the function that computes a primitive; a batch norm's updates low statistics, too."""
+    """Return the function for a primitive; that of a batch norm updates low statistics, too."""
     if spelled().get(primitive.name) != "batch_norm" or not hasattr(primitive, "is_training"):
         return computed
     return with_statistics(computed, training=primitive.is_training)
@@ -487,21 +481,21 @@ def _is_own(module: str | None) -> bool:
     return (module or "").startswith("mindspore.")
 
 
-#: Where a twin has the cell that it stands for.
+#: The attribute of a twin that holds a weak reference to its cell.
 _ORIGINAL = "_unamp_original"
 
 
 def _has_own(attributes: Mapping[str, object]) -> bool:
-    """Return whether MindSpore's own AMP gave something a strategy, at the level "auto".
+    """Return whether MindSpore's own AMP (level "auto") gave an object a strategy.
 
-    Such a strategy means what it says.
+    Inside the object that strategy holds, and not the policy.
     """
-    # A graph without a policy is compiled from code with a strategy that casts nothing.
+    # `CASTS_NOTHING` is unamp's own, for graphs without a policy.
     return BOUND not in attributes and attributes.get(STRATEGY) not in (None, CASTS_NOTHING)
 
 
 def _each(values: Sequence[object], to: Callable[[object], object]) -> Any:
-    """Return a list or tuple with its items bound; the same one where nothing in it is."""
+    """Return a list or tuple with bound items; the same object where no item needs binding."""
     made = [to(value) for value in values]
     if all(one is other for one, other in zip(made, values, strict=True)):
         return values
@@ -512,7 +506,8 @@ def _each(values: Sequence[object], to: Callable[[object], object]) -> Any:
 def policy_of_cell(cell: nn.Cell, around: Policy | None) -> tuple[Policy | None, list[str]]:
     """Return the policy inside a cell, and the dtypes that its inputs are cast to.
 
-    The innermost policy decides: that of its `construct`.
+    The innermost policy decides: a decorator of `construct`, then the policy of a wrapped network,
+    then the rule of the layer.
     """
     policy = around
     region = region_of(cell)
@@ -528,24 +523,21 @@ def policy_of_cell(cell: nn.Cell, around: Policy | None) -> tuple[Policy | None,
     return inside_drawing(cell, policy), casts
 
 
-@cache  # what is bound is the compiler's key for it
+@cache  # for good: the compiler keeps graphs by the ids of the objects in a binding
 def _binding(policy: Policy | None, rules: object) -> Binding:
     return Binding(policy)
 
 
 def binding(policy: Policy | None) -> Binding:
-    """Return the binding of a policy, under the rules that layers have now.
+    """Return the binding of a policy, under the rules that single layers have now.
 
-    With None, return the binding of code that is switched off in a graph.
+    The policy None is that of code in which regions are switched off.
     """
     return _binding(policy, layer_rules.key)
 
 
 def where_decorated(value: object) -> object:
-    """Return the form that a value has in code without a policy.
-
-    It is bound where something gives it a policy, else as it is.
-    """
+    """Return a value found in code without a policy, bound if it has a policy of its own."""
     if isinstance(value, (types.FunctionType, types.MethodType)):
         policy = (
             None if BOUND in vars(getattr(value, "__func__", value)) else inside(value, None)[0]
@@ -564,5 +556,5 @@ def where_decorated(value: object) -> object:
     return value if policy is None else binding(policy).bound(value)
 
 
-#: For code that an operation is made of.
+#: The binding for the code inside operations.
 PARTS: Binding = _Parts(None)

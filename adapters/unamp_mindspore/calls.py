@@ -1,12 +1,13 @@
 """One call of a MindSpore operation in a region, from its replacement to its kernel and back.
 
-What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
-`carry_out`. Nearly all have tensors and numbers for arguments, and what a rule does about those is
-written out there. The others go on to `unamp.adapter.performing.Performer`, to the same results.
+The function that `entry` returns is called first. It runs the original at once where no rule
+changes the call; all other calls go to `carry_out`. Nearly all of those have only tensors and
+numbers for arguments, and `carry_out` itself applies the rule, which is faster. The others go on to
+`unamp.adapter.performing.Performer`, with the same results.
 
-On the CPU MindSpore has kernels for float16 that are rare and differ in how they sum, and nearly
-none for bfloat16. There, low is emulated: inputs rounded to low, computed in float32, the result
-rounded to low.
+On the CPU MindSpore has few kernels for float16, which differ in how they sum, and nearly none for
+bfloat16. So low is emulated there: inputs rounded to low, computed in float32, the result rounded
+to low.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _STATISTICS = ((4, "running_mean"), (5, "running_var"))
 
 
 def entry(operator: Operator) -> Function:
-    """Return the replacement of the original while a region is open."""
+    """Return the function that replaces an operation's original while a region is open."""
     call, name, layer = operator.call, operator.name, operator.layer
     order = _parameters(call) if operator.activation_only else ()
 
@@ -66,25 +67,27 @@ def entry(operator: Operator) -> Function:
         plan = thread.plan
         if plan is None:
             return call(*args, **kwargs)
-        # Most calls: nothing but float32 comes in, and the rule leaves that alone.
+        # Most calls have only float32 inputs, and a rule that leaves those alone. The loop looks
+        # for anything else, and runs at every call.
         if name not in plan.changes_float32:
             for value in (*args, *kwargs.values()) if kwargs else args:
                 kind = type(value)
                 if kind is Tensor:
                     if value._itemsize == 2:
-                        # It may be low; to ask for the dtype takes twice as long.
+                        # It may be low. Asking for the dtype itself takes twice as long.
                         break
                 elif kind not in _NUMBERS and _has_low(value):
                     break
             else:
+                # A layer's parameters are not among its arguments.
                 if not layer or not _has_low(operator.parameters(args)):
-                    thread.plan = plan.inside  # what it is made of follows no rule
+                    thread.plan = plan.inside  # the operations inside it follow no rule
                     try:
                         return call(*args, **kwargs)
                     finally:
                         thread.plan = plan
         if kwargs and order:
-            # A norm's activation is the first of its tensors, however a caller orders them.
+            # A norm's activation is its first tensor in this order, not in the caller's.
             kwargs = {**{key: kwargs[key] for key in order if key in kwargs}, **kwargs}
         return plan.carry_out(operator, args, kwargs)
 
@@ -103,6 +106,7 @@ def _has_low(value: object) -> bool:
 
 def carry_out(plan: Plan, operator: Operator, args: Args, kwargs: Keywords) -> object:
     """Return the result of a call under its rule."""
+    # Whatever is not the plain case of emulation on the CPU goes to the performer.
     rule = plan.quick.get(operator)
     if rule is None or thread.sink is not None or setting(DEVICE) != "CPU":
         return _performer.perform(plan, operator, args, kwargs)
@@ -127,15 +131,15 @@ def carry_out(plan: Plan, operator: Operator, args: Args, kwargs: Keywords) -> o
     else:
         dtype = differing(rule, FLOAT32, seen)
         if dtype is None and (_BFLOAT16 in seen or not plan.policy.active):
-            # MindSpore promotes, but not in products, and has no kernel here that takes bfloat16
-            # beside another dtype.
+            # MindSpore promotes differing inputs itself, but not in products, and has no CPU kernel
+            # that takes bfloat16 beside another dtype.
             dtype = FLOAT32
     if dtype is not None:
         to = cast if dtype is FLOAT32 else rounded
         args = each(to, dtype, args)
         if kwargs:
             kwargs = dict(zip(kwargs, each(to, dtype, kwargs.values()), strict=True))
-    thread.plan = None  # what it is made of follows no rule
+    thread.plan = None  # the operations inside it follow no rule
     try:
         result = operator.call(*args, **kwargs)
     finally:
@@ -164,7 +168,7 @@ class _Performer(Performer[Plan, Operator]):
     ) -> object:
         if operator.layer and operator.activation_only and not parts.parameters:
             own = operator.parameters(args)
-            if _has_low(own):  # MindSpore's norms take no bfloat16 ones, and only a few float16
+            if _has_low(own):  # MindSpore's norms take no bfloat16 parameters, and few take float16
                 parts = Parts(own, cast, FLOAT32)
         before, thread.plan = thread.plan, _ConvertedLayer(parts) if parts.parameters else None
         try:
@@ -179,7 +183,7 @@ class _Performer(Performer[Plan, Operator]):
         if operator.changing and (seen := self.seen(operator, args, kwargs)[0]):
             return self.call_in_place(plan, operator, seen, args, kwargs)
         if operator.op != "batch_norm" or operator.layer:
-            # A layer's statistics are those of the primitive in it.
+            # The primitive inside a layer updates the layer's statistics.
             return run(plan, operator, rule, args, kwargs)
         return self.updating(
             _statistics(operator, args, kwargs), partial(run, plan, operator, rule), args, kwargs
@@ -199,7 +203,7 @@ class _Performer(Performer[Plan, Operator]):
     ) -> Outcome:
         changed = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         own = changed.dtype
-        # A function that changes its argument stands for itself: it is called with a copy.
+        # A function that changes its first tensor has no other form: it is given a float32 copy.
         out_of_place = operator.call if operator.changing else operator.out_of_place
         if out_of_place is None or own is FLOAT32 or own not in NAMES or not on_cpu():
             if operator.changing and own in NAMES:
@@ -229,10 +233,7 @@ _performer = _Performer(thread, NESTING, Casts(cast, rounded, map_floats), NAMES
 
 
 class _ConvertedLayer(LayerPlan):
-    """The plan inside a layer that is one operation.
-
-    The layer's parameters are converted, each once, where they are used.
-    """
+    """The plan inside a layer that is one operation: it casts each parameter once, at its use."""
 
     low = DTYPES[LayerPlan.policy.dtype]
     quick: Mapping[Operator, Rule] = {}

@@ -1,8 +1,7 @@
 """Casts of tensors, one by one and in argument lists.
 
-No cast is kept, not even a parameter's: `ops.assign`, `assign_value`, an index and an optimizer
-change a parameter where it is and leave its version as it was, so nothing would tell that a cast is
-of an older value.
+No cast is cached, not even a parameter's: `ops.assign`, `assign_value`, an index and an optimizer
+change a parameter in place without a new version, so an outdated cast could not be recognised.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from unamp.adapter.arguments import mapped, nesting
 from unamp_mindspore.moved import api
 from unamp_mindspore.state import FLOAT32, LOW, Dtype, Parameter, Tensor, dtype_of, setting
 
-# The originals, not the names, behind which a region puts other things.
+# The originals, held here: a region replaces the names.
 _converted = ops.Cast().__call__
 _filled = vars(TensorPy)["copy_"]
 _reshaped = vars(TensorPy)["reshape"]
 _FLOAT16, _BFLOAT16 = LOW
 
-#: Whether MindSpore is recording what runs, for gradients.
+#: Returns whether MindSpore is recording operations, for gradients.
 recording = api._pynative_executor._executor.requires_grad
 
 _SYNCHRONOUS = context.ms_ctx_param.pynative_synchronize
 
 
 def recast(tensor: Tensor, *dtypes: Dtype) -> Tensor:
-    """Return a tensor cast to one dtype after another; its gradient goes the same way back.
+    """Return a tensor cast to one dtype after another; its gradient is cast the same way back.
 
     On a CPU the operation Cast takes half a millisecond more than a copy into a tensor of the other
-    dtype. A copy has no gradient, and one of Python code makes MindSpore's threads wait for each
-    other, unless each call waits for its result.
+    dtype. But a copy has no gradient, and a gradient in Python (`_Copy`) makes MindSpore's threads
+    wait for each other. So `_Copy` is used only where each call waits for its result anyway.
     """
     if recording():
         if setting(_SYNCHRONOUS):
             if isinstance(tensor, Parameter):
-                # Else the gradient gets the dtype that the parameter had when it was made.
+                # The gradient of the parameter itself would get the dtype that it was made with.
                 tensor = _reshaped(tensor, tensor.shape)
             return _Copy.apply(tensor, *dtypes)
         for dtype in dtypes:
@@ -103,7 +102,7 @@ def each(
 
 
 def map_floats(result: object, dtype: Dtype) -> object:
-    """Return a result, a tensor or tuples and lists of them, with its eligible ones in `dtype`."""
+    """Return a result, a tensor or tuples and lists of them, with eligible tensors in `dtype`."""
     if type(result) is Tensor:
         return cast(result, dtype)
     return mapped(

@@ -1,12 +1,12 @@
-"""Regions and compiled graphs: `mindspore.jit`, and cells in GRAPH_MODE.
+"""Compile graphs under the policy in force: of `mindspore.jit`, and of cells in GRAPH_MODE.
 
-A graph is compiled from the source of its functions, so nothing that stands in for an operation in
-PyNative mode takes effect in it. What is compiled is bound to the policy for as long as that takes
-(`unamp_mindspore.binding`), and the policy becomes part of the name under which MindSpore keeps the
+A graph is compiled from the source of its functions, so the replacements of PyNative mode have no
+effect in it. Instead, the function or cell is bound to the policy while it is compiled
+(`unamp_mindspore.binding`). The policy becomes part of the name under which MindSpore keeps the
 graph: each policy gets a graph of its own.
 
-What a decorator of unamp's would do is not in the source either. Its policy is that of what it
-decorates, wherever in a graph.
+The compiler does not run unamp's decorators either. It reads a decorated function, wherever in a
+graph, under the policy of its decorator.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from unamp_mindspore.strategies import STRATEGY
 if TYPE_CHECKING:
     from mindspore.graph.api import _CellGraphExecutor, _JitExecutor  # where it is since 2.9
 
-#: Compiling under a policy changes what it compiles, for a moment. Without one nothing waits: while
-#: a graph runs, another thread may have to run a graph for it (what the compiler does not read, and
-#: has Python run).
+#: Held while a graph is compiled or run under a policy, which changes the function or cell for a
+#: moment. Not held without a policy: a running graph may call back into Python in another thread,
+#: which may run a graph, too, and would wait for ever.
 _lock = threading.RLock()
 
 
@@ -61,7 +61,7 @@ def _in_force() -> Policy | None:
 
 @contextmanager
 def _attached(to: Function | nn.Cell, policy: Policy | None) -> Iterator[None]:
-    """Bind the function or cell that a graph is compiled from to a policy, while this is open."""
+    """Bind the root of a graph, a function or cell, to a policy while the context is open."""
     held = vars(to)
     bound = None if policy is None else binding(policy)
     if bound is not None:
@@ -70,8 +70,8 @@ def _attached(to: Function | nn.Cell, policy: Policy | None) -> Iterator[None]:
         if function is not None:
             mine.update(computed_by(to, function))
     else:
-        # With no strategy at its root, a graph would take what it knows of an operation from one
-        # part to the next.
+        # With no strategy at its root, a graph would reuse the types of an operation from one part
+        # in the next, and lose the cast of a part that has a policy.
         mine = {} if held.get(STRATEGY) is not None else {STRATEGY: CASTS_NOTHING}
     before = {name: held[name] for name in mine if name in held}
     held.update(mine)
@@ -84,10 +84,7 @@ def _attached(to: Function | nn.Cell, policy: Policy | None) -> Iterator[None]:
 
 
 def _policy_for(target: nn.Cell | None, entry: Function) -> Policy | None:
-    """Return the policy of a graph.
-
-    It is that of the innermost decorator on its entry, else the one in force at the call.
-    """
+    """Return the policy of a graph: its entry's innermost decorator's, else the one in force."""
     if isinstance(target, WITHOUT_POLICY):
         return None
     is_cell = isinstance(target, nn.Cell) and entry == target.construct
@@ -106,7 +103,7 @@ def _policy_for(target: nn.Cell | None, entry: Function) -> Policy | None:
 def _cell_under_policy(cell: nn.Cell, entry: Function) -> Iterator[str]:
     """Have a cell compiled, looked up and run as the graph of its policy.
 
-    Yields the end of the graph's name.
+    Yields the suffix of the graph's name.
     """
     policy = _policy_for(cell, entry)
     with (
@@ -153,8 +150,8 @@ def _executor_runs(original: Function, /, self: _JitExecutor, *args: Any, **kwar
 
 @as_replacement
 def _executor_compiles(original: Function, /, self: _JitExecutor, *args: Any, **kwargs: Any) -> Any:
-    """Wrap `_JitExecutor.compile`, which exports call without running anything."""
-    if graph.compiled:
+    """Wrap `_JitExecutor.compile`, which an export calls without running the graph."""
+    if graph.compiled:  # called by `_executor_runs`, which has bound the function
         return original(self, *args, **kwargs)
     with _executor_under_policy(self):
         return original(self, *args, **kwargs)
@@ -171,10 +168,7 @@ def _warn_if_traced() -> None:
 
 @lru_cache(KEPT_POLICIES)
 def _copied(function: types.FunctionType, rules: object) -> types.FunctionType:
-    """Return a copy of a function for the rules of layers.
-
-    MindSpore keeps what it has parsed by the function's identity.
-    """
+    """Return the copy of a function for a set of layer rules: parsed code is kept by identity."""
     return function_copy(inspect.unwrap(function))
 
 
@@ -185,7 +179,7 @@ def _cell_runs(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) 
     with _cell_under_policy(self, self.construct) as suffix:
         if not suffix:
             return original(self, *args, **kwargs)
-        phase = self.phase
+        phase = self.phase  # the name under which MindSpore looks a cell's graph up
         self.phase = phase + suffix
         try:
             return original(self, *args, **kwargs)
@@ -202,8 +196,8 @@ def _cell_compiles(
     phase: str = "predict",
     **kwargs: Any,
 ) -> Any:
-    """Wrap `_CellGraphExecutor.compile`, which exports call without running anything."""
-    if graph.compiled:
+    """Wrap `_CellGraphExecutor.compile`, which an export calls without running the graph."""
+    if graph.compiled:  # called by `_cell_runs`, which has bound the cell
         return original(self, obj, *args, phase=phase, **kwargs)
     with _cell_under_policy(obj, obj.construct) as suffix:
         return original(self, obj, *args, phase=phase + suffix, **kwargs)
@@ -211,10 +205,7 @@ def _cell_compiles(
 
 @as_replacement
 def _trace_begins(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Wrap the function that begins to capture a graph from a trace, so that it raises in a region.
-
-    No strategy reaches such a graph.
-    """
+    """Wrap the function that begins to capture a trace: it raises in a region."""
     if _in_force() is not None:
         raise NotExpressible(
             "MindSpore has no strategy for graphs that mindspore.jit captures from a trace; use "
@@ -224,7 +215,7 @@ def _trace_begins(original: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def check_not_traced() -> None:
-    """Check that MindSpore is not capturing a graph from a trace: it would miss a region's casts.
+    """Check that MindSpore is not capturing a graph from a trace, which would miss the casts.
 
     Raises:
         NotExpressible: if it is.
@@ -237,7 +228,7 @@ def check_not_traced() -> None:
         )
 
 
-#: The function of MindSpore's compilers that must know about open regions.
+#: The patch of the compilers that is needed only while a region is open.
 TRACE_HOOK = CodePatch(jit_trace._jit_trace_begin, _trace_begins)
 
 
@@ -245,8 +236,8 @@ TRACE_HOOK = CodePatch(jit_trace._jit_trace_begin, _trace_begins)
 def install() -> None:
     """Have each graph compiled under its policy, from now on.
 
-    Not only while a region is open: what is decorated with one may be compiled, or exported, with
-    none around it, and its wrapper, which would open the region, is never run.
+    These patches stay: a decorated function may be compiled or exported while no region is open,
+    and the compiler never runs its wrapper, which would open one.
     """
     call = api._JitExecutor.__call__
     for patch in (

@@ -1,7 +1,4 @@
-"""Copies of objects that MindSpore's compiler reads, kept for as long as the originals live.
-
-The compiler knows objects by their identity.
-"""
+"""Copies of objects for MindSpore's compiler, which knows objects by their identity."""
 
 from __future__ import annotations
 
@@ -18,9 +15,11 @@ MadeT = TypeVar("MadeT")
 
 
 class Kept:
-    """The copies of objects, kept as long as these live.
+    """The copies of objects, each kept as long as its original lives.
 
-    Most objects take no attributes, and not all are hashable.
+    They are found by id, since many objects take no attributes and some are not hashable. An entry
+    is dropped with its original, before another object can have the id; an original that takes no
+    weak reference is kept alive.
     """
 
     def __init__(self) -> None:
@@ -43,7 +42,7 @@ class Kept:
 
 
 def function_copy(value: types.FunctionType) -> types.FunctionType:
-    """Return a copy of a function, with an identity of its own."""
+    """Return a copy of a function: an object with an id of its own, for the compiler."""
     made = types.FunctionType(
         value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__
     )
@@ -57,10 +56,10 @@ def function_copy(value: types.FunctionType) -> types.FunctionType:
 
 
 def begun(cell: nn.Cell) -> nn.Cell:
-    """Return a cell of the same class without anything in it."""
+    """Return a new cell of the same class, without attributes."""
     kind: Any = type(cell)
     made = kind.__new__(kind)
     Cell_.__init__(made, type(cell).__name__)  # the part of a cell that is C++
     if hasattr(nn.Cell, "total_instance_count"):
-        nn.Cell.total_instance_count += 1  # as many as will be deleted
+        nn.Cell.total_instance_count += 1  # a cell that is freed counts down
     return made

@@ -1,8 +1,8 @@
-"""Networks with low parameters, and optimizers that step a float32 master weight of each.
+"""Cast networks to low parameters, and make optimizers step master weights: `unamp.decorate`.
 
-Parameters stay the objects that they are, in the network and in the optimizer. While an optimizer
-takes its step, its master weights stand where its parameters are; its own state was made in
-float32, before the parameters became low.
+The parameter objects stay the same, in the network and in the optimizer. During an optimizer's step
+its float32 master weights take the places of its parameters. Its own state is float32, since it was
+made before the parameters became low.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def decorate(
         if parameter.has_init:
             parameter.init_data()
     chosen = {id(parameter) for parameter in parameters}
-    # Made of what the parameters are before they are rounded.
+    # Master weights are made first, from numbers that are not rounded yet.
     steppers = optimizers if decoration.master_weights else ()
     stepped = [
         [(p, _master(p) if id(p) in chosen else p) for p in optimizer.parameters]
@@ -66,13 +66,13 @@ def decorate(
 
 
 def have_master_weights(optimizer: object) -> tuple[bool, ...]:
-    """Return, for each of an optimizer's parameters, whether what it steps is a master weight."""
+    """Return, for each parameter of an optimizer, whether it has a master weight."""
     if not isinstance(optimizer, _MasterWeights):
         return ()
     return tuple(low is not master for low, master in _pairs(optimizer))
 
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def _check_expressible(decoration: Decoration) -> None:
@@ -115,7 +115,7 @@ def _to_cast(networks: Sequence[nn.Cell], excluded: Sequence[object]) -> list[Pa
 
     for network in networks:
         look(network)
-    # One that is shared with a layer that stays in float32 stays so too.
+    # A parameter that is shared with a layer that stays float32 stays float32, too.
     floating = (FLOAT32_NAME, *LOW_DTYPES)
     return [
         each
@@ -144,7 +144,7 @@ def _begun(optimizer: Optimizer) -> bool:
     steps = getattr(optimizer, "global_step", None)
     if steps is not None:
         return bool(steps.asnumpy().any())
-    # Others count in several ways; but state starts with one number in all places.
+    # Other optimizers count steps in several ways. But new state has one number in all places.
     states = [
         each
         for name, held in vars(optimizer).items()
@@ -158,7 +158,7 @@ def _begun(optimizer: Optimizer) -> bool:
 
 
 def _holders(optimizer: Optimizer) -> list[Optimizer]:
-    """Return an optimizer, and the one inside it, as `nn.LARS` has."""
+    """Return an optimizer and any optimizer inside it: `nn.LARS` has one."""
     return [
         optimizer,
         *(
@@ -211,7 +211,7 @@ def _attach(optimizer: Optimizer, pairs: list[tuple[Parameter, Parameter]]) -> N
     made = [master for parameter, master in pairs if master is not parameter]
     if not made:
         return
-    # A tuple of parameters that is an attribute of a cell is part of its checkpoints.
+    # As an attribute of the cell, a tuple of parameters is saved in checkpoints.
     optimizer.master_weights = ParameterTuple(made)
     vars(optimizer)["_unamp_pairs"] = pairs
     vars(optimizer)["_unamp_exchange"] = Exchange(
@@ -233,7 +233,7 @@ def _master(parameter: Parameter) -> Parameter:
 def _with_masters_in_place(
     optimizer: Optimizer, instead: Mapping[int, Parameter]
 ) -> Iterator[None]:
-    """Have an optimizer be as it was made, with master weights in its parameters' places."""
+    """Give an optimizer its own class again, and master weights in its parameters' places."""
     before = [(vars(holder), dict(vars(holder))) for holder in _holders(optimizer)]
     kind = type(optimizer)
     try:
@@ -251,7 +251,7 @@ def _with_masters_in_place(
 def _exchanged(
     attributes: Mapping[str, Any], exchange: Callable[[Parameter], Parameter]
 ) -> dict[str, object]:
-    """Return the attributes that hold parameters, with others in their places."""
+    """Return the attributes that hold parameters, with these exchanged for others."""
     found: dict[str, object] = {}
     for name, value in attributes.items():
         if name == "master_weights":

@@ -1,7 +1,4 @@
-"""The marks that unamp's decorators leave on a function.
-
-They are for a compiler that reads the source behind decorators, and runs none.
-"""
+"""The marks of unamp's decorators on a function, for a compiler that runs no decorators."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ from unamp_mindspore.state import device
 
 
 def stated(policy: Policy, device: str | None = None) -> Policy | None:
-    """Return the policy that MindSpore carries out for another, with lists of its own.
+    """Return a policy as MindSpore carries it out; None where it changes nothing.
 
-    None where that changes nothing.
+    A preset that delegates becomes one with lists.
     """
     made = plan(policy, device)
     return None if made is None else made.policy
@@ -34,11 +31,11 @@ def inside(function: object, around: Policy | None) -> tuple[Policy | None, list
     The innermost of its decorators decides.
 
     Returns:
-        The policy, None where nothing is changed; and the dtypes of `unamp.custom_fwd`, the
+        The policy, None where it changes nothing; and the dtypes of `unamp.custom_fwd`, the
         outermost first.
 
     Raises:
-        NotExpressible: where a decorator casts what the function returns.
+        NotExpressible: where a decorator casts the function's result.
     """
     policy, casts = around, []
     function = getattr(function, "__func__", function)
@@ -60,18 +57,15 @@ def inside(function: object, around: Policy | None) -> tuple[Policy | None, list
 
 
 def inside_backward(bprop: object, construct: object, forward: Policy | None) -> Policy | None:
-    """Return the policy inside a cell's `bprop`.
-
-    There is none, as in PyNative mode, unless a decorator says otherwise.
-    """
+    """Return the policy inside a cell's `bprop`: None, as in PyNative mode, without a decorator."""
     as_forward = getattr(bprop, AS_FORWARD, False) and cast_inputs_of(construct) is None
     return inside(bprop, forward if as_forward else None)[0]
 
 
 def _own(function: object, name: str) -> Any:
-    """Return the mark that a decorator left on a function itself.
+    """Return the mark that a decorator left on this function, or None.
 
-    `functools.wraps` copies marks from the function inside; those do not count.
+    A mark that `functools.wraps` copied from the function inside does not count.
     """
     found = getattr(function, name, None)
     return None if found is getattr(getattr(function, "__wrapped__", None), name, None) else found

@@ -1,6 +1,6 @@
-"""MindSpore's words for devices: ``"CPU"``, ``"GPU"``, ``"Ascend"``, with an index.
+"""MindSpore's words for devices: ``"CPU"``, ``"GPU"``, ``"Ascend"``, with or without an index.
 
-There are no objects for them. A process computes on one of them, its device target.
+MindSpore has no objects for devices. A process computes on one device, its device target.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KINDS = {"CPU": "cpu", "GPU": "gpu", "Ascend": "gpu"}
 
 
 def names() -> Mapping[str, str]:
-    """Return MindSpore's word for every device that this process can compute on, by its kind."""
+    """Return MindSpore's word for every device of this process, by the device's kind."""
     return {
         "cpu": "CPU",
         **({} if state.on_cpu() else {"gpu": str(mindspore.get_context("device_target"))}),
@@ -25,7 +25,7 @@ def names() -> Mapping[str, str]:
 def kind_of(device: object) -> str | None:
     """Return the kind of device that a word stands for; None for anything else.
 
-    A device that is not this process's is a kind of its own.
+    For a device that this process does not compute on, return the word itself.
     """
     if not isinstance(device, str):
         return None

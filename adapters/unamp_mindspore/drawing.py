@@ -1,6 +1,6 @@
-"""MindSpore's own distributions and bijectors: no rule reaches what they draw and how they rate it.
+"""MindSpore's own distributions and bijectors, in which no rule applies.
 
-A number next to 1 that becomes 1 has an infinite logarithm.
+Rounded to low, a probability next to 1 becomes 1, and the logarithm of the rest is infinite.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mindspore.nn.probability.distribution import Distribution
 
 from unamp.policy import Policy, Rule
 
-#: The cells that draw and rate numbers, and the methods by which they are called.
+#: The cells that draw numbers or compute their probabilities, and the methods that users call.
 METHODS: dict[type[nn.Cell], Sequence[str]] = {
     Distribution: (
         "__init__ cdf construct cross_entropy entropy kl_loss log_cdf log_prob log_survival mean "
@@ -24,21 +24,21 @@ METHODS: dict[type[nn.Cell], Sequence[str]] = {
     NormalPosterior: ("construct",),
 }
 
-#: The operations that they are made of, by which a policy reaches them.
+#: The operations that they compute with: a policy reaches them if it makes one of these low.
 _PARTS = ("add", "div", "log", "mul", "sub")
 
 
 def inside_drawing(cell: nn.Cell, policy: Policy | None) -> Policy | None:
-    """Return the policy inside of a cell in a graph, given the one around it."""
+    """Return the policy inside a cell of a graph, given the policy around the cell."""
     if policy is None or not draws_in_float32(cell, policy):
         return policy
     return Policy("OD", policy.dtype)
 
 
 def draws_in_float32(cell: nn.Cell, policy: Policy) -> bool:
-    """Return whether a cell is one of those, and a policy must not reach it.
+    """Return whether a cell is a distribution or bijector that a policy would make low.
 
-    One of a program's own may be a network, which follows the policy, and so does what holds it.
+    A user's own may be a network, which follows the policy; so does a cell that holds one.
     """
     return (
         isinstance(cell, tuple(METHODS))
@@ -48,5 +48,5 @@ def draws_in_float32(cell: nn.Cell, policy: Policy) -> bool:
 
 
 def _is_own(cell: nn.Cell) -> bool:
-    inner = getattr(cell, "_cells", {})  # none while it is made
+    inner = getattr(cell, "_cells", {})  # missing in a cell's `__init__`
     return type(cell).__module__.startswith("mindspore.") and all(map(_is_own, inner.values()))

@@ -1,10 +1,8 @@
-"""The exchange of low parameters' numbers with those of their master weights.
+"""The exchange of numbers between low parameters and their master weights.
 
-Some of it is kept between steps.
-
-What a parameter was given is kept (2 bytes for each number) on a CPU, where it can be compared: if
-the parameter differs from that, somebody else has changed it. On other devices nothing is asked,
-since the answer would have to be waited for.
+On a CPU the rounded numbers of the last step are kept (2 bytes each): where a parameter differs
+from them, other code has changed it. On other devices nothing is compared, since the process would
+have to wait for the answer.
 """
 
 from __future__ import annotations
@@ -22,12 +20,12 @@ from unamp_mindspore.casting import cast
 from unamp_mindspore.moved import api
 from unamp_mindspore.state import FLOAT32, Parameter, Tensor
 
-# The originals, not the names, behind which a region puts other things.
+# The originals, held here: a region replaces the names.
 _equal, _select = ops.Equal(), ops.Select()
-# Writes to the place and in the dtype in which compiled graphs look for the numbers.
+# It writes in place and keeps the dtype: compiled graphs read the numbers there.
 _copied = vars(TensorPy)["copy_"]
 
-#: Older versions do not say where a tensor's memory is.
+#: Whether this MindSpore tells where a tensor's memory is; older ones do not.
 _TELLS = hasattr(Tensor, "data_ptr") and hasattr(Tensor, "is_contiguous")
 
 
@@ -39,11 +37,11 @@ class Exchange:
         self._given: list[np.ndarray | None] = [None] * len(pairs)
 
     def catch_up(self) -> None:
-        """Let master weights take over values that somebody else has given their parameters."""
+        """Update the master weights of parameters that other code has changed."""
         if not _in_reach():
             self._given = [None] * len(self._pairs)
         else:
-            api._pynative_executor.sync()  # what has been started may still write to them
+            api._pynative_executor.sync()  # operations that still run may write to the parameters
         for (parameter, master), given in zip(self._pairs, self._given, strict=True):
             if given is None or _differs(parameter, given):
                 value, rounded = (
@@ -53,7 +51,7 @@ class Exchange:
                 _copied(master, _select(_equal(rounded, value), master, value))
 
     def round(self) -> None:
-        """Let parameters take over the rounded values of their master weights."""
+        """Write the rounded values of master weights into their parameters."""
         for parameter, master in self._pairs:
             _copied(parameter, master)
         if _in_reach():
@@ -65,7 +63,7 @@ class Exchange:
 
 
 def _in_reach() -> bool:
-    """Return whether the parameters' memory is the CPU's."""
+    """Return whether parameters' memory can be read: it is the CPU's, and its place is known."""
     return _TELLS and mindspore.get_context("device_target") == "CPU"
 
 
@@ -78,9 +76,9 @@ def _differs(parameter: Parameter, given: np.ndarray) -> bool:
 
 
 def _bytes(parameter: Parameter, kept: np.ndarray | None) -> np.ndarray | None:
-    """Return a copy of a parameter's memory, in memory that is kept for it.
+    """Return a copy of a parameter's memory, written into `kept` where that has the size.
 
-    None where the parameter's memory is not one piece.
+    None where the parameter's memory is not contiguous.
     """
     if not parameter.is_contiguous():
         return None

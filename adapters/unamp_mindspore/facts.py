@@ -1,4 +1,4 @@
-"""Facts about MindSpore's operations; `data/operators.toml` holds them, with the explanations."""
+"""Facts about MindSpore's operations, read from `data/operators.toml`, which explains them."""
 
 from __future__ import annotations
 

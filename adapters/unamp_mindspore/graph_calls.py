@@ -1,10 +1,8 @@
-"""Calls of operations in graphs that MindSpore compiles, under a rule.
+"""Calls of operations under a rule, in graphs that MindSpore compiles; see `calls` for PyNative.
 
-`calls` has the same for PyNative mode.
-
-MindSpore's compiler reads the functions that are made here, and those that they call. What they ask
-of their arguments is known when a graph is compiled: only casts and the operation itself are left
-in the graph.
+MindSpore's compiler reads the source of the functions that are made here, and of those that they
+call. Their conditions are about dtypes, which are known when a graph is compiled: only the casts
+and the operation itself are left in the graph.
 
 On the CPU low is emulated, as in PyNative mode: inputs are rounded to low, the operation computes
 in float32, and its result is rounded to low.
@@ -26,16 +24,16 @@ from mindspore.ops.primitive import PrimitiveWithInfer
 from unamp._function_types import Function
 from unamp_mindspore.state import DTYPES, FLOAT32, Dtype, Tensor
 
-#: MindSpore's strategy that casts nothing. A function without one takes over that around it.
+#: MindSpore's strategy that casts nothing. A function without a strategy takes over its caller's.
 CASTS_NOTHING = strategies.create_amp_strategy(strategies.AmpLevel.AmpO0, DTYPES["float16"], [], [])
 
-#: The attribute of functions, cells, modules and namespaces that holds the binding of whatever is
-#: found from there.
+#: The attribute of functions, cells, modules and namespaces that holds their binding: objects whose
+#: names are found in them are bound in the same way.
 BOUND = "_unamp_bound"
 
 _FLOAT16, _BFLOAT16 = DTYPES["float16"], DTYPES["bfloat16"]
 
-# Which dtypes there are among arguments, as bits of a number.
+# The dtypes among arguments, as bits of a number.
 _HAS_FLOAT32, _HAS_FLOAT16, _HAS_BFLOAT16, _HAS_FLOAT64 = 1, 2, 4, 8
 _BITS = {
     FLOAT32: _HAS_FLOAT32,
@@ -48,11 +46,11 @@ _ELIGIBLE = _HAS_FLOAT32 | _LOW
 
 
 class Low(NamedTuple):
-    """How a policy's low dtype is computed with in graphs.
+    """A policy's low dtype, and the way in which graphs compute in it.
 
     Attributes:
         emulated: whether low is emulated.
-        widened: whether results go back to float32.
+        widened: whether results are cast back to float32.
     """
 
     dtype: Dtype
@@ -61,7 +59,7 @@ class Low(NamedTuple):
 
 
 def unbound(function: Function) -> Function:
-    """Return a function of unamp's own for the compiler: no rule holds in it."""
+    """Mark a function of unamp's own for the compiler, so that no rule holds in it."""
     vars(function).update({BOUND: None, "amp_strategy": CASTS_NOTHING})
     return function
 
@@ -103,7 +101,7 @@ def bits_of(tensors: Iterable[Tensor]) -> int:
     )
 
 
-# --- what the compiler reads ----------------------------------------------------------------------
+# --- functions that the compiler reads ------------------------------------------------------------
 
 
 @unbound
@@ -127,7 +125,7 @@ def cast_like(value, other):  # type: ignore[no-untyped-def]
 
 @unbound
 def _cast(dtype, values, seen):  # type: ignore[no-untyped-def]
-    if seen & _HAS_FLOAT64:  # MindSpore's own cast of many takes it for eligible
+    if seen & _HAS_FLOAT64:  # MindSpore's own cast of many values would cast float64, too
         made = ()
         for each in values:
             made += (_cast_one(dtype, each),)  # type: ignore[assignment]
@@ -137,7 +135,7 @@ def _cast(dtype, values, seen):  # type: ignore[no-untyped-def]
 
 @unbound
 def _cast_found(dtype, found):  # type: ignore[no-untyped-def]
-    # A result in float64 comes of inputs that no rule casts.
+    # A result in float64 comes from inputs that no rule casts.
     if _seen(found) & _HAS_FLOAT64:
         return found
     return mixed_precision_cast(dtype, found)
@@ -145,18 +143,18 @@ def _cast_found(dtype, found):  # type: ignore[no-untyped-def]
 
 @unbound
 def _able(values, seen):  # type: ignore[no-untyped-def]
-    """Return values in a dtype that any device has kernels for.
+    """Return values in float32 if low ones are among them: any device has kernels for that.
 
-    A call that names the dtype of its result needs this.
+    For calls that name the dtype of their result, which no rule changes.
     """
     return _cast(FLOAT32, values, seen) if seen & _LOW else values
 
 
 def _taking_any(body: Function) -> Function:
-    """Return a function of any arguments, which hands them to `body` as a tuple and a dictionary.
+    """Return a function of any arguments, which passes them to `body` as a tuple and a dictionary.
 
-    `body` decides by them. In two: MindSpore loses a function of variable arguments with an `if` in
-    it that a cell's `construct` and `bprop` share.
+    The conditions stand in a function of their own: if a cell's `construct` and `bprop` share a
+    function of variable arguments with an `if` in it, MindSpore loses that function.
     """
 
     @unbound
@@ -170,7 +168,7 @@ def low(call: Function, to: Low, own: int = 0) -> Function:
     """Return the function that computes low.
 
     Args:
-        own: the dtypes of what it has beside its arguments, as `bits_of` gives them.
+        own: the dtypes of tensors that are not among the arguments, as `bits_of` returns them.
     """
     dtype, emulated, result = to.dtype, to.emulated, FLOAT32 if to.widened else to.dtype
     widened = to.widened
@@ -194,7 +192,7 @@ def low(call: Function, to: Low, own: int = 0) -> Function:
 
 
 def low_norm(call: Function, to: Low) -> Function:
-    """Return the function that computes a norm low: it casts the activation alone.
+    """Return the function that computes a norm low: only the activation becomes low.
 
     Parameters and statistics are float32.
     """
@@ -223,7 +221,7 @@ def low_norm(call: Function, to: Low) -> Function:
 def as_first(call: Function, *, emulated: bool) -> Function:
     """Return the function that computes in the dtype of its first argument.
 
-    This is a norm's input, or the tensor that items are of.
+    That is a norm's activation, or the tensor of which items are read.
     """
 
     @unbound
@@ -244,12 +242,11 @@ def as_first(call: Function, *, emulated: bool) -> Function:
 def with_statistics(call: Function, *, training: bool) -> Function:
     """Return the function of a batch norm that computes with float32 running statistics.
 
-    Low ones are widened, and take what it makes of them.
-
-    MindSpore itself updates a copy of low ones, and loses it.
+    Low ones are widened, and the updated values are written back: MindSpore itself would update a
+    copy of them, and lose it.
 
     Args:
-        training: whether it updates them.
+        training: whether it updates the statistics.
     """
 
     @unbound
@@ -270,7 +267,7 @@ def converting(dtype: Dtype, *, rounded: bool) -> Function:
     """Return the function that casts the parameters of a layer that is one operation.
 
     Args:
-        rounded: whether they go back to float32.
+        rounded: whether they are cast back to float32.
     """
 
     @unbound
@@ -350,9 +347,8 @@ def casting_inputs(call: Function, dtype: Dtype) -> Function:
 def of_tensors(call: Function, ruled: Function) -> Function:
     """Return the function that computes an operator of two values by its rule.
 
-    Where neither is a tensor, it computes as Python does.
-
-    Tuples are added and compared by operators, too, and tensors in them keep their dtypes.
+    Where neither is a tensor, it computes as Python does: tuples can be added and compared, and
+    tensors in them keep their dtypes.
     """
 
     @unbound
@@ -369,7 +365,7 @@ def of_tensors(call: Function, ruled: Function) -> Function:
 def of_a_tensor(call: Function, ruled: Function) -> Function:
     """Return the function that computes a part, attribute or method of a tensor by its rule.
 
-    On anything but a tensor no rule holds.
+    For anything but a tensor no rule applies.
     """
 
     @unbound
@@ -388,7 +384,7 @@ def of_a_tensor(call: Function, ruled: Function) -> Function:
 def in_place(call: Function, ruled: Function) -> Function:
     """Return the function that computes an operator in place.
 
-    A tensor keeps its dtype, whatever the operator's rule.
+    The tensor that it changes keeps its dtype, whatever the operator's rule.
     """
 
     @unbound
@@ -407,7 +403,7 @@ def in_place(call: Function, ruled: Function) -> Function:
 def indexing(subscript: Function, ruled: Function) -> Function:
     """Return the function that reads items of a tensor.
 
-    Tensors and lists among the indices make it an operation with a rule.
+    Only with tensors or lists among the indices does it follow the rule of an operation.
     """
 
     @unbound
@@ -424,9 +420,9 @@ def indexing(subscript: Function, ruled: Function) -> Function:
 
 
 def setting(call: Function, *, emulated: bool) -> Function:
-    """Return the function that sets an item.
+    """Return the function that sets an item of a tensor, which keeps its dtype.
 
-    A tensor keeps its dtype, and is changed where it is a parameter.
+    A parameter is changed in place.
     """
 
     @unbound

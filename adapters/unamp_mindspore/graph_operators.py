@@ -1,6 +1,6 @@
-"""Operators of Python as functions, for MindSpore's compiler.
+"""Python's operators as functions, for MindSpore's compiler.
 
-It chooses what operators come to in C++, out of reach of policies.
+The compiler resolves the operators themselves in C++, where no policy reaches them.
 """
 
 # mypy: ignore-errors
@@ -27,7 +27,7 @@ def subscript(value, index):
 
 @unbound
 def itself(value):
-    """Return a value, which a rule casts."""
+    """Return a value as it is: the call's rule may cast it."""
     return value
 
 
@@ -45,7 +45,7 @@ def _transposed(value):
 
 @unbound
 def gradients_added(x, y):
-    """Return the sum of two gradients of one tensor: the CPU's kernel for it has no bfloat16."""
+    """Return the sum of two gradients of one tensor; the CPU's kernel takes no bfloat16."""
     if x.dtype == _BFLOAT16:
         return ops.cast(ops.addn((ops.cast(x, FLOAT32), ops.cast(y, FLOAT32))), _BFLOAT16)
     return ops.addn((x, y))
@@ -65,7 +65,7 @@ def gradients_like(gradients, inputs):
 def vectors_like_results(call: Function) -> Function:
     """Return the function that makes the vectors of `jacrev` in the dtypes of the results.
 
-    MindSpore makes float32 ones.
+    MindSpore's own makes float32 ones.
     """
 
     @unbound
@@ -78,10 +78,10 @@ def vectors_like_results(call: Function) -> Function:
     return unamp_vectors
 
 
-#: Attributes of a tensor that are computed, and a function that does.
+#: Attributes of a tensor that are computed, and the functions that compute them.
 ATTRIBUTES: dict[str, Function] = {"T": _transposed}
 
-#: The operation of each operator, and the function that computes it, which the compiler knows.
+#: The operation of each operator, and the function for it that the compiler knows.
 OPERATORS: dict[type[ast.AST], tuple[str, Function]] = {
     ast.Add: ("add", operator.add),
     ast.Sub: ("sub", operator.sub),
@@ -100,5 +100,5 @@ OPERATORS: dict[type[ast.AST], tuple[str, Function]] = {
     ast.NotEq: ("ne", operator.ne),
 }
 
-#: Functions of Python that compute with a tensor, by their names, which are those of operations.
+#: Python's functions that compute with a tensor, by name, which is that of the operation, too.
 BUILTINS: dict[str, Function] = {"abs": abs, "round": round}

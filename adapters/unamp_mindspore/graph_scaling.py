@@ -1,7 +1,7 @@
 """`all_finite` and the loss scalers of `unamp.dialects.mindspore` inside compiled graphs.
 
-A graph has no Python numbers that change, so there the state of a scaler is in parameters, which
-the scaler outside reads and sets from then on. None of it follows the policy of the graph.
+A number of Python would be a constant in a graph, so the state of a scaler is in parameters there.
+From then on the scaler outside reads and writes these. None of it follows the graph's policy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _times(factor, value):  # type: ignore[no-untyped-def]
 
 @mindspore.jit_class
 class _GraphScaler:
-    """A scaler as graphs see it. Its rules are `unamp.scaling.loss_scale.LossScale.after`."""
+    """The scaler that graphs use; it follows `unamp.scaling.loss_scale.LossScale.after`."""
 
     def __init__(self, state: LossScale) -> None:
         self.dynamic = state.dynamic
@@ -71,23 +71,23 @@ class _GraphScaler:
         return grads_finite
 
 
-setattr(_GraphScaler, BOUND, None)  # it follows no policy
+setattr(_GraphScaler, BOUND, None)  # its methods follow no policy
 
 
 class _InGraphs:
-    """The hold that a scaler outside has on the one in graphs."""
+    """The access of a scaler outside to its `_GraphScaler`."""
 
     def __init__(self, state: LossScale) -> None:
         _check(state)
         self.scaler = _GraphScaler(state)
 
     def read(self, state: LossScale) -> LossScale:
-        """Return the state with what graphs made of it. It waits for them."""
+        """Return the state with the scale and count that graphs left; this waits for graphs."""
         scale, counter = self.scaler.scale_value.asnumpy(), self.scaler.counter.asnumpy()
         return state._replace(scale=float(scale), growth_tracker=int(counter))
 
     def write(self, state: LossScale) -> None:
-        """Have graphs go on with another state."""
+        """Give graphs another state."""
         _check(state)
         scaler = self.scaler
         if state.dynamic is not scaler.dynamic:
@@ -105,7 +105,7 @@ class _InGraphs:
         }
         with suspended(thread):
             for parameter, value in values.items():
-                # In place: a graph does not see another tensor (set_data).
+                # In place: a graph keeps the old tensor if the parameter gets another (`set_data`).
                 ops.assign(parameter, Tensor(value, parameter.dtype))
 
 
@@ -123,7 +123,7 @@ def _check(state: LossScale) -> None:
 
 
 def in_graphs(found: object) -> object:
-    """Return the replacement in graphs of `all_finite` and for a scaler; anything else as it is."""
+    """Return the replacement of `all_finite` or a scaler in graphs; any other object as it is."""
     from unamp.dialects.mindspore import _scalers  # few graphs have one in them
 
     if found is _scalers.all_finite:

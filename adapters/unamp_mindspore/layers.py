@@ -1,7 +1,7 @@
 """Rules for single cells.
 
 A cell with a rule gets a class derived from its own, whose `__call__` runs in the rule's region.
-The compiler does not run it: it reads `construct`, which stays as it is, of a cell that is bound to
+The compiler does not run `__call__`. It reads `construct`, unchanged, from a cell that is bound to
 the rule's policy (`unamp_mindspore.binding`).
 """
 

@@ -37,10 +37,7 @@ def _indexing(args: Args, kwargs: Keywords) -> str:
 
 
 def _of_layer(kinds: dict[type, str]) -> Callable[[Args, Keywords], str]:
-    """Return the function that finds the operation of a layer by its own class.
-
-    Layers that share a `construct` need this.
-    """
+    """Return the function that finds a layer's operation by its class, for a shared `construct`."""
 
     def which(args: Args, kwargs: Keywords) -> str:
         return next(
@@ -64,7 +61,7 @@ def _layers() -> dict[Function, dict[type, str]]:
 
 
 def layer_operation(cell: nn.Cell) -> str | None:
-    """Return the operation that a cell is; None for a network of cells."""
+    """Return the operation of a cell that is one; None for any other cell."""
     kinds = None if "construct" in vars(cell) else _layers().get(type(cell).construct)
     if kinds is None:
         return None
@@ -73,7 +70,7 @@ def layer_operation(cell: nn.Cell) -> str | None:
 
 @cache
 def codes() -> dict[Operator, CodePatch]:
-    """Return functions, primitives and layers of Python code."""
+    """Return the patches of functions, primitives and layers of Python code, by the operation."""
     made: dict[Operator, CodePatch] = {}
     taken: set[types.FunctionType] = set()
 
@@ -107,7 +104,7 @@ def codes() -> dict[Operator, CodePatch]:
         if _left_alone(op):
             continue
         value = named(path) if "." in path else primitive(path)
-        if isinstance(value, Primitive):  # some functions of `ops` are one
+        if isinstance(value, Primitive):  # some functions of `ops` are primitives
             value = type(value)
         if isinstance(value, type) and issubclass(value, Primitive):
             if not _runs_by_name(value):
@@ -115,7 +112,8 @@ def codes() -> dict[Operator, CodePatch]:
         elif not isinstance(value, type):
             add(value, op, path)
     add(_ATTENTIONS_LINEAR, "linear", "ops.function.nn_func.linear")
-    # A layer may cast its parameters before it uses them: they must be known until then.
+    # A layer may cast its parameters by `astype`: inside it, they are converted first, while they
+    # can be recognised.
     add(Tensor.astype, "cast", "Tensor.astype")
     for name, op in tensor_methods().items():
         add(vars(Tensor).get(name), op, f"Tensor.{name}")
@@ -124,13 +122,13 @@ def codes() -> dict[Operator, CodePatch]:
 
 @cache
 def changing_functions() -> frozenset[types.FunctionType]:
-    """Return the functions that change their first tensor."""
+    """Return the Python functions that change their first tensor."""
     return frozenset(named(path) for path in facts().changing if "." in path)
 
 
 @cache
 def functions() -> dict[types.FunctionType, str]:
-    """Return the functions that the vocabulary has a name for, and their operations."""
+    """Return the Python functions that the vocabulary names, and their operations."""
     found: dict[types.FunctionType, str] = {_ATTENTIONS_LINEAR: "linear"}
     for path, op in spelled().items():
         value = named(path) if "." in path else None
@@ -146,7 +144,7 @@ def _runs_by_name(kind: type) -> bool:
 
 @cache
 def tensor_methods() -> dict[str, str]:
-    """Return the methods of a Tensor that are an operation, and the operation."""
+    """Return the names of Tensor's methods that are an operation, and the operations."""
     found = dict(facts().methods)
     for name in dir(Tensor):
         for path in (f"mint.{name}", f"ops.{name}"):
@@ -157,7 +155,7 @@ def tensor_methods() -> dict[str, str]:
 
 @cache
 def methods() -> dict[str, Operator]:
-    """Return the methods of a Tensor that are C++."""
+    """Return the operations of Tensor's methods in C++, by the methods' names."""
     inherited = vars(TensorPy)
     found = {}
     for name, op in tensor_methods().items():
@@ -182,7 +180,7 @@ def methods() -> dict[str, Operator]:
 
 @cache
 def _by_name() -> dict[str, Operator]:
-    """Return primitives that run through `Primitive.__call__`."""
+    """Return the operations of primitives that run through `Primitive.__call__`, by name."""
     found = {}
     for path, op in spelled().items():
         kind = primitive(path.rpartition(".")[2]) or type(named(path))
@@ -226,5 +224,5 @@ def _reached() -> frozenset[str]:
 
 
 def covers(op: str) -> bool:
-    """Return whether a rule can reach an operation in MindSpore, or needs to reach nothing."""
+    """Return whether MindSpore has an operation, and a rule reaches it or need not."""
     return op in _reached() or (_left_alone(op) and "mindspore" in vocabulary()[op].spellings)

@@ -1,7 +1,4 @@
-"""Modules of MindSpore that have moved since 2.9.
-
-The names that unamp needs in them are looked at here.
-"""
+"""Find the modules of MindSpore that moved in 2.9, and check the names that unamp needs in them."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from unamp.adapter import major_minor
 from unamp.adapter.patching import missing
 from unamp.adapter.spellings import at_path
 
-#: Where each of them stands before 2.9, and since.
+#: The path of each module before 2.9, and since.
 _PLACES = {
     "api": ("mindspore.common.api", "mindspore.graph.api"),
     "jit_trace": ("mindspore.common.jit_trace", "mindspore.graph.jit_trace"),
@@ -23,7 +20,7 @@ _PLACES = {
     "capturing": ("mindspore.common._pijit_context", "mindspore.graph._utils.pijit_context"),
 }
 
-#: What there must be in each of them, in whatever version.
+#: The names that each module must have, in every version.
 _NEEDED = {
     "api": (
         "_JitExecutor.compile",

@@ -1,7 +1,7 @@
-"""A cell that computes under a policy by itself: called, compiled, or as part of a graph.
+"""Wrap a network as a cell that computes under a policy by itself, in any mode.
 
-Called in PyNative mode, it opens a region. A graph that it is part of is compiled from the source
-of its `construct`, and knows no regions: there the network is bound to the policy.
+In PyNative mode a call of the cell opens a region. A graph is compiled from the source of the
+cell's `construct`, and has no regions: there the network is bound to the policy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _InGraphs:
 
 
 class _AsTheyCome:
-    """The same at O1, where inputs and results stay as they are."""
+    """The same for levels under which inputs and results stay as they are."""
 
     unamp_network: nn.Cell
 
@@ -45,7 +45,7 @@ class _AsTheyCome:
 def wrap(adapter: Adapter, network: nn.Cell, policy: Policy) -> nn.Cell:
     """See `unamp.adapter.Adapter.wrap`."""
     again = partial(adapter.wrap, policy=policy)
-    # The network as it is, which has the policy in graphs; the network itself shows no trace of it.
+    # A copy that carries the policy for graphs: the user's network must not change.
     inner = with_method(
         network, "__call__", lambda call, *args, **kw: call(*args, **kw), again, _begun
     )

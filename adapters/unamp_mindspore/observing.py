@@ -1,4 +1,4 @@
-"""Reporting every operation of the vocabulary that runs, for `unamp.trace`."""
+"""Report every operation of the vocabulary that runs, for `unamp.trace`."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ def report(
     kwargs: Keywords,
     low: Callable[[str], object],
 ) -> object:
-    """Run one operation and report what it computed in.
-
-    `low` computes it low, in the dtype of a name.
-    """
+    """Run one operation, and report it; `low` runs it a second time, in the named low dtype."""
     before = _state(operator, args)
     written = keep_call(
         CALLS, op, operator.name, *_arguments(operator, args, kwargs), layer=operator.layer
@@ -68,17 +65,14 @@ def report(
 
 
 def _arguments(operator: Operator, args: Args, kwargs: Keywords) -> tuple[Args, Keywords]:
-    """Return the arguments of a call; a primitive was given its attributes when it was made."""
+    """Return the arguments of a call, with the attributes that a primitive was made with."""
     if operator.layer or not operator.bound:
         return args, kwargs
     return args[1:], {**getattr(args[0], "init_attrs", {}), **kwargs}
 
 
 def _state(operator: Operator, args: Args) -> list[np.ndarray]:
-    """Return the values of a layer's parameters that are not trained: running statistics.
-
-    Return none where no shadow is wanted.
-    """
+    """Return the values of a layer's running statistics; none where no shadow is wanted."""
     if traces.shadow is None or not operator.layer:
         return []
     with unobserved(thread):
@@ -90,7 +84,7 @@ def _state(operator: Operator, args: Args) -> list[np.ndarray]:
 
 
 def _drops(cell: nn.Cell) -> bool:
-    """Return whether a cell, or one in it, is a dropout that drops."""
+    """Return whether a cell, or one inside it, is an active dropout, which draws numbers."""
     return any(
         inner.training and "Dropout" in type(inner).__name__ and getattr(inner, "p", 1.0) > 0
         for _, inner in cell.cells_and_names()
@@ -108,22 +102,19 @@ def _numbers(tensor: Tensor) -> Any:
 
 
 def _follow(tensor: Tensor, hook: GradientHook, result: int) -> Tensor:
-    """Tell a hook of the gradient of a result, where the function that ran it is differentiated."""
+    """Have a hook receive the gradient of a result, if there will be one."""
     take = _reporter.taking(hook, result)
 
     def passed_by(gradient: Tensor) -> Tensor:
         take(gradient)
-        return gradient  # what a hook returns is the gradient from there on
+        return gradient  # the backward pass goes on with the hook's result
 
     hook.when_closed(tensor.register_hook(passed_by).remove)
     return tensor
 
 
 def _follow_parameters(path: str, network: nn.Cell) -> None:
-    """Put hooks on the parameters of a network, where their gradients are wanted.
-
-    See `unamp.adapter.open_traces.Layers`.
-    """
+    """Put hooks on a network's parameters for a trace; see `unamp.adapter.open_traces.Layers`."""
     for name, parameter in network.parameters_and_names():
         if (
             parameter.requires_grad
@@ -135,7 +126,8 @@ def _follow_parameters(path: str, network: nn.Cell) -> None:
 def unchanged(value: Tensor) -> Callable[[], bool]:
     """Return the function that tells whether a tensor is unchanged.
 
-    On the CPU numbers tell; elsewhere they would take long.
+    It compares numbers on the CPU, where not every change makes a new version. Elsewhere that would
+    take too long.
     """
     if not on_cpu():
         version = value._version
@@ -150,10 +142,7 @@ report_registered = _reporter.report_registered
 
 
 def second_run(tensors: Sequence[Tensor]) -> AbstractContextManager[SecondRun]:
-    """Run no registered operation a second time.
-
-    Its random numbers would be others, and nobody could tell.
-    """
+    """Refuse to run a registered operation again: it might draw other numbers, unnoticed."""
 
     def run(call: Callable[[], object]) -> NoReturn:
         raise LeftOut(

@@ -1,7 +1,7 @@
 """An operation as MindSpore's code calls it.
 
-Every function, method, primitive and layer of MindSpore that the vocabulary has a name for is one
-operation, with a rule of its own for everything that it computes with.
+Every function, method, primitive and layer of MindSpore that the vocabulary names is one operation:
+its own rule holds for everything inside.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Operator(performing.Operator):
         ops: the operations that it may be; more than one where one function does several.
         casts: whether it is an explicit cast, which no rule changes.
         changing: whether it changes its first tensor, which others of the same operation do not.
-        plain: whether nothing of all that is to be known about it.
+        plain: whether no attribute here or in the base class makes it special, so that
+            `calls.carry_out` may apply its rule without the performer.
     """
 
     __slots__ = ("casts", "changing", "ops", "plain")
@@ -54,10 +55,10 @@ class Operator(performing.Operator):
 
 
 def parameters_of(cell: nn.Cell) -> Mapping[int, Tensor]:
-    """Return a cell's parameters by their ids, those of the cells in it included."""
+    """Return the parameters of a cell and of the cells inside it, by their ids."""
     found = {}
     for _, home in cell.cells_and_names():
-        # An attribute that somebody set over a parameter goes before it, as when a cell is asked.
+        # Python finds an attribute of the same name before the parameter, so the cell uses that.
         own = vars(home)
         held = [own.get(name, value) for name, value in home._params.items()]
         for value in (

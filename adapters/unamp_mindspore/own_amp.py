@@ -1,10 +1,8 @@
-"""MindSpore's own AMP beside regions.
+"""MindSpore's own AMP beside regions: of the two, the inner one is in force.
 
-``auto_mixed_precision(..., "auto")`` puts a strategy in force while a network runs.
-
-Of two that are nested the inner one means what it says: a region switches the strategy around it
-off, and inside a region a strategy has the region step aside. The strategy is one for the whole
-process, so no other thread has it meanwhile either.
+``auto_mixed_precision(..., "auto")`` puts a strategy in force while a network runs. A region inside
+switches that strategy off while it is open, and a strategy inside a region suspends the region. A
+strategy is in force in the whole process, so a region switches it off for other threads, too.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _ATTRIBUTE = "_unamp_plan"
 def switch_off() -> bool:
     """Switch MindSpore's strategy off, and return whether one was in force.
 
-    If so, `switch_on` must follow.
+    If it was, the caller must call `switch_on` later.
     """
     if _in_force() is None:
         return False
@@ -33,13 +31,13 @@ def switch_off() -> bool:
     return True
 
 
-#: Have the strategy in force again that `switch_off` switched off.
+#: Put the strategy in force again that `switch_off` switched off.
 switch_on = strategies.pop_amp_strategy
 
 
 @as_replacement
 def _begins(original: Function, self: amp.AmpDecorator) -> None:
-    """Wrap `AmpDecorator.__enter__`, so that this thread's region steps aside."""
+    """Wrap `AmpDecorator.__enter__`, so that it suspends this thread's region."""
     original(self)
     vars(self)[_ATTRIBUTE] = thread.plan
     thread.plan = None
@@ -52,7 +50,7 @@ def _ends(original: Function, self: amp.AmpDecorator, *error: object) -> None:
         thread.plan = vars(self).pop(_ATTRIBUTE)
 
 
-#: The functions of MindSpore with which its own AMP begins and ends.
+#: The patches of the methods with which MindSpore's own AMP begins and ends.
 OWN_HOOKS = (
     CodePatch(amp.AmpDecorator.__enter__, _begins),
     CodePatch(amp.AmpDecorator.__exit__, _ends),

@@ -1,9 +1,9 @@
-"""Functions that MindSpore's compiler reads.
+"""Patches of MindSpore's parser, which reads the functions of a graph.
 
-Objects found from a bound function are bound, and its operators have rules.
+In a bound function, the objects that its names stand for are bound, and its operators have rules.
 
-It reads the source behind every decorator. Where one has not been noticed before, when the
-function's name was resolved, it would be lost in silence, and raises.
+The parser reads the source behind every decorator. A decorator of unamp's is normally found when
+the function's name is resolved. If one is found only here, its effect would be lost, so it raises.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     import ast
 
 
-#: The attribute of a parser that holds what its function is a method of.
+#: The attribute of a parser that holds the object of which its function is a method.
 _OWNER = "_unamp_owner"
 
-#: Where the rules of `vmap` are, which say what an operation is on a batch. What stands in for the
-#: operation has cast by then.
+#: The package of the functions by which `vmap` computes an operation on a batch. They must cast
+#: nothing: the replacement of the operation has cast its inputs before.
 _BATCHING = "mindspore.ops._vmap."
 
 #: The method of a cell that computes its gradients.
@@ -52,8 +52,8 @@ class _Graph(threading.local):
     Attributes:
         compiled: whether there is one.
         bound: whether the compiler has read code that is bound to a policy.
-        backward: the cell whose `bprop` the compiler is reading, with what that is bound to; None
-            while it reads all else.
+        backward: the cell whose `bprop` the compiler is reading, and the binding of that; None
+            while it reads other code.
     """
 
     compiled: bool = False
@@ -67,11 +67,11 @@ graph = _Graph()
 class GraphUnder:
     """A context in which the thread compiles, or runs, a graph under a policy.
 
-    No other policy is in force: the compiler runs operations, too. Entering gives the end of the
-    name under which MindSpore keeps the graph.
+    No policy is in force for calls meanwhile: the compiler itself runs operations. Entering returns
+    the suffix of the name under which MindSpore keeps the graph.
     """
 
-    # Every call of a compiled function makes one, with a policy or without.
+    # A class with slots, not a generator: every call of a compiled function makes one.
     __slots__ = ("_before", "_policy")
 
     def __init__(self, policy: Policy | None) -> None:
@@ -105,9 +105,9 @@ _numbers: dict[frozenset[object], int] = {}  # of sets of rules for layers
 
 @as_replacement
 def _parsed(original: Function, /, self: Any, fn: Function, *args: Any, **kwargs: Any) -> None:
-    """Wrap `Parser.__init__`, so that names are found as the function is bound.
+    """Wrap `Parser.__init__`, so that names in a bound function are bound, too.
 
-    It raises where something would be lost in a graph.
+    It raises where a decorator would be lost in a graph.
     """
     if fn is add_impl._add_addn:
         fn = gradients_added
@@ -141,7 +141,7 @@ def _read(original: Function, self: Any) -> tuple[object, ast.Module | None]:
 
 
 def _is_batching_rule(function: object) -> bool:
-    """Return whether a function is a rule of `vmap` for one operation of the compiled graph."""
+    """Return whether a function is `vmap`'s for one operation of the graph; see `_BATCHING`."""
     return (
         isinstance(function, types.FunctionType)
         and "<locals>" in function.__qualname__
@@ -173,10 +173,10 @@ def _check(function: Function, bound: Binding | None) -> None:
 
 
 def check_no_region(value: object) -> None:
-    """Check that a compiled function names no region, and nothing of unamp that makes one.
+    """Check that an object named in a compiled function is no region, nor makes one.
 
     Raises:
-        NotExpressible: if it is.
+        NotExpressible: if it does.
     """
     makes = isinstance(value, types.FunctionType) or (
         isinstance(value, type) and hasattr(value, "__enter__")
@@ -195,17 +195,14 @@ def check_no_region(value: object) -> None:
 
 @as_replacement
 def _with(original: Function, self: Any, var: str) -> object:
-    """Wrap the function that asks for the context manager of a `with` by its name.
-
-    The original takes every name for that of a class.
-    """
+    """Wrap the parser's check of the name in a `with`, which takes any object for a class."""
     if var in self.global_namespace:
         check_no_region(self.global_namespace[var])
     return original(self, var)
 
 
 def parser_hooks() -> tuple[CodePatch, ...]:
-    """Return the functions of MindSpore's parser that must know about decorators and regions."""
+    """Return the patches of MindSpore's parser."""
     kind = parser.Parser
     # Since 2.10.
     contexts = (

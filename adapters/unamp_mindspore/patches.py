@@ -1,8 +1,8 @@
-"""The places where MindSpore's code must know about regions, replaced while a region is open.
+"""The patches of MindSpore's code that must know about regions.
 
-`acquire` applies the patches with the first open region of the process, `release` undoes them with
-the last. What stands in asks first whether the calling thread is in a region, so that other threads
-see the original.
+`acquire` applies them with the first open region of the process, `release` undoes them with the
+last. Each replacement asks first whether the calling thread is in a region, and calls the original
+where it is not: a patch is seen by all threads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
 
 BFLOAT16 = DTYPES["bfloat16"]
 
-#: The module: `mindspore.common` has a function of the same name, which hides it.
+#: The module, by its path: in `mindspore.common` a function of the same name hides it.
 recompute: types.ModuleType = sys.modules["mindspore.common.recompute"]
 
 
@@ -52,20 +52,21 @@ recompute: types.ModuleType = sys.modules["mindspore.common.recompute"]
 
 @as_replacement
 def _backward(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-    # Backward runs in the dtype of its forward; the user's hooks and functions get low gradients.
+    # A backward pass runs in the dtypes of its forward, so a user's hooks and functions in it get
+    # low gradients: emulated without a policy, maybe after the region has closed (`recorded`).
     if thread.plan is None and not thread.recorded:
         return original(*args, **kwargs)
     try:
         with installed.patched(), in_force(thread, Plan.without_policy()):
             return original(*args, **kwargs)
     finally:
-        # It may have been a part of what another gradient is taken of.
+        # This pass may be recorded itself, for a gradient of a higher order.
         thread.recorded = recording()
 
 
 @as_replacement
 def _recompute(original: Function, /, block: Function, *args: Any, **kwargs: Any) -> Any:
-    # Recomputation remembers MindSpore's own strategy for the second forward, and not ours.
+    # For the second forward, MindSpore restores its own strategy alone: open the region again.
     region = innermost_region()
     if thread.plan is None or region is None or getattr(block, "_region", None) is region:
         return original(block, *args, **kwargs)
@@ -74,7 +75,7 @@ def _recompute(original: Function, /, block: Function, *args: Any, **kwargs: Any
 
 @as_replacement
 def _recomputed_cell(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-    # One cell recomputes another for all of its calls, under whatever policy.
+    # MindSpore makes one recomputing cell for all calls of a cell, whatever the policy of a call.
     again, region = self._recompute_cell, innermost_region()
     if thread.plan is None or region is None or not isinstance(again, recompute._RecomputeCell):
         return original(self, *args, **kwargs)
@@ -83,7 +84,7 @@ def _recomputed_cell(original: Function, /, self: nn.Cell, *args: Any, **kwargs:
 
 @as_replacement
 def _custom_bprop(original: Function, /, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-    # A cell's bprop gets the arguments of the call, not those that custom_fwd made of them.
+    # A cell's bprop gets the arguments of the call; its forward got them cast by `custom_fwd`.
     plan = thread.plan
     target = None if plan is None or not plan.policy.active else cast_inputs_of(self.construct)
     if target is None:
@@ -109,7 +110,7 @@ def _in_region(block: Function, region: Region) -> Function:
 
 
 class _Again(nn.Cell):  # type: ignore[misc]
-    """A cell that opens a region for the cell in it, each time that it is called."""
+    """A cell that opens a region at each call, and calls another cell in it."""
 
     def __init__(self, block: nn.Cell, region: Region) -> None:
         super().__init__(auto_prefix=False)
@@ -122,8 +123,8 @@ class _Again(nn.Cell):  # type: ignore[misc]
 
 
 def _set_item(original: Function) -> Function:
-    # It is in place, so no rule changes it, nor what it is made of. For some indices the CPU has no
-    # kernel in bfloat16.
+    # In place, so no rule applies, nor to the operations inside. The CPU has no bfloat16 kernel for
+    # some indices.
     def set_item(self: Tensor, index: object, value: object) -> object:
         if thread.plan is None:
             return original(self, index, value)
@@ -136,6 +137,7 @@ def _set_item(original: Function) -> Function:
         wide = cast(self, FLOAT32)
         original(wide, index, convert(cast, FLOAT32, value))
         self.copy_(cast(wide, BFLOAT16))
+        # An item of an item: `x[0][1] = y` must reach x.
         if self.parent_tensor_ is not None and self.index_of_parent_ is not None:
             changed(self.parent_tensor_, self.index_of_parent_, self)
         return self
@@ -145,14 +147,14 @@ def _set_item(original: Function) -> Function:
 
 @in_regions(thread)
 def _clip(original: Function, *args: Any, **kwargs: Any) -> Any:
-    # As in a step, no rule reaches clipped gradients. (In a graph: see `unamp_mindspore.binding`.)
+    # As in a step, gradients follow no rule. (In a graph: see `unamp_mindspore.binding`.)
     with in_force(thread, Plan.without_policy()):
         return original(*args, **kwargs)
 
 
 @in_regions(thread)
 def _drawing(original: Function, self: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-    # Low numbers are float32 first. (In a graph: see `unamp_mindspore.binding`.)
+    # Low arguments become float32 first. (In a graph: see `unamp_mindspore.binding`.)
     if thread.plan is None or not draws_in_float32(self, thread.plan.policy):
         return original(self, *args, **kwargs)
     with in_force(thread, Plan.without_policy()):
@@ -162,26 +164,26 @@ def _drawing(original: Function, self: nn.Cell, *args: Any, **kwargs: Any) -> An
 
 @in_regions(thread)
 def _metric_data(original: Function, self: Metric, data: object) -> object:
-    # NumPy counts in the dtype that it is given, and does not compute in bfloat16.
+    # Metrics compute in NumPy, in the dtype of their data, which cannot be bfloat16.
     return original(self, map_floats(data, FLOAT32))
 
 
 _without_policy = runs_without_policy(thread)
 
-#: Functions of Python code, and what makes the replacement.
+#: Functions of Python code: where each is, and the function that returns its replacement.
 _HOOKS = (
     (Tensor, "_setitem", _set_item),
     (Tensor, "_setitem_origin", _set_item),
-    (Tensor, "copy", _without_policy),  # MindSpore divides by 1
+    (Tensor, "copy", _without_policy),  # MindSpore copies by dividing by 1
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
     (ops, "clip_by_global_norm", _clip),
-    # What they make of a learning rate is float32. (In a graph: see `unamp_mindspore.binding`.)
+    # Learning rates stay float32. (In a graph: see `unamp_mindspore.binding`.)
     (lr_scheduler.LRScheduler, "step", _without_policy),
     (lr_scheduler.CosineAnnealingWarmRestarts, "step", _without_policy),
     (lr_scheduler.ReduceLROnPlateau, "step", _without_policy),
     (lr_scheduler.SequentialLR, "step", _without_policy),
-    # Neither does a rule reach a loss scale. (In a graph: see `unamp_mindspore.binding`.)
+    # So do loss scales. (In a graph: see `unamp_mindspore.binding`.)
     *((amp.DynamicLossScaler, name, _without_policy) for name in ("scale", "unscale", "adjust")),
     *((amp.StaticLossScaler, name, _without_policy) for name in ("scale", "unscale")),
     (Metric, "_convert_data", _metric_data),
@@ -201,13 +203,13 @@ def _hooks() -> tuple[CodePatch, ...]:
 
 @cache
 def _everything() -> tuple[PatchGroup]:
-    # Where they are, not where they are inherited: names that come and go make a dictionary grow,
-    # time and again.
+    # Patched in the class that has them, not in `Tensor`: names that are added to a dictionary and
+    # removed again make it grow with each region.
     inherited = MethodsPatch(
         TensorPy, {name: entry(operator) for name, operator in methods().items()}
     )
     functions = (primitive_call, *_hooks(), *OWN_HOOKS, compiling.TRACE_HOOK, *codes().values())
-    # Whoever derives from them: calling an optimizer is its step.
+    # For all classes derived from these: a call of an optimizer is its step.
     steps = (AttributePatch(kind, "__call__", _without_policy) for kind in WITHOUT_POLICY)
     return (PatchGroup((inherited, *functions, *steps)),)
 
@@ -218,7 +220,7 @@ def _forget() -> None:
 
 @cache
 def install() -> None:
-    """Put in the patches that stay: of compilers, and of backward passes that follow a region."""
+    """Apply the patches that stay: of compilers, and of backward passes that follow a region."""
     compiling.install()
     CodePatch(api._PyNativeExecutor.grad, _backward).apply()
 

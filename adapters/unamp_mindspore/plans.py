@@ -1,9 +1,9 @@
-"""From a policy to what has to be done about it in MindSpore.
+"""Plans for MindSpore: a policy's rules, and what a call needs to follow them quickly.
 
-MindSpore's own strategy is one for all threads, knows primitives only and cannot compute in
-bfloat16 on a CPU. So in PyNative mode everything is carried out operation by operation, by what
-stands in for them while a region is open (`listing`): a plan says which operations those are, and
-what their rules do. For compiled graphs see `compiling`.
+MindSpore's own strategy is the same for all threads, knows primitives only, and cannot compute in
+bfloat16 on a CPU. So in PyNative mode unamp carries out everything itself, call by call, in the
+functions that replace MindSpore's while a region is open (`listing`). For compiled graphs see
+`compiling`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Plan(BasePlan):
     """A policy made ready for MindSpore.
 
     Attributes:
-        changes_float32: the operations, by MindSpore's name, whose rule changes float32 inputs, or
-            that are being reported.
-        inside: the plan for what an operation is made of.
+        changes_float32: MindSpore's names of the operations whose calls must be looked at even if
+            all inputs are float32: a rule changes these, or the thread is traced.
+        inside: the plan for the operations inside an operation that no rule changes.
     """
 
-    # Asked for with every operation: in slots Python finds them at once.
+    # Slots, since every call reads these: an attribute in one is found faster.
     __slots__ = ("_unlisted", "changes_float32", "inside", "low", "policy", "reporting", "rules")
 
     def __init__(
@@ -52,9 +52,9 @@ class Plan(BasePlan):
 
     @cached_property
     def quick(self) -> Mapping[Operator, Rule]:
-        """Return the rules that `carry_out` itself carries out for most calls, by the operation."""
+        """Return the rules of the operations that `carry_out` may do without the performer."""
         if self.policy.widen_results:
-            return {}
+            return {}  # `carry_out` widens no results
         others, decided = (
             ({}, operators())
             if self._unlisted is None
@@ -77,9 +77,9 @@ class Plan(BasePlan):
         }
 
     def _without_lists(self) -> Plan | None:
-        """Return the plan of the same policy without the user's lists.
+        """Return the kept plan of the policy without the user's lists.
 
-        This plan differs from it in few operations.
+        This plan differs from that one in few operations, so it is made faster from it.
         """
         unlisted = plan(self.policy.replace(allow=(), deny=()), None)
         return unlisted.observed if unlisted is not None and self.reporting else unlisted
@@ -116,15 +116,15 @@ class Plan(BasePlan):
 
     @cached_property
     def observed(self) -> Plan:
-        """The same plan, for a thread whose operations are reported."""
+        """The same plan, for a thread with an open trace."""
         return Plan(self.policy, self.rules, reporting=True)
 
 
 @cache
 def _operators_of() -> Mapping[str, Sequence[Operator]]:
-    """Return the operators that may be an operation, by the operation's name.
+    """Return the operators of each operation, and all others with the name of one in MindSpore.
 
-    Operators that go by the same name in MindSpore are included.
+    `changes_float32` holds these names, so operators of one name must be decided together.
     """
     by_name = defaultdict[str, list[Operator]](list)
     for operator in operators():
@@ -140,7 +140,7 @@ def _operators_of() -> Mapping[str, Sequence[Operator]]:
 def plan(policy: Policy, device: str | None) -> Plan | None:
     """Return the plan for a policy on a device; None for a policy that changes nothing.
 
-    The device is ``"cpu"``, ``"gpu"``, or None: wherever this process computes.
+    The device is ``"cpu"``, ``"gpu"``, or None for the device of this process.
     """
     if not policy.active or (device is not None and device != device_in_use()):
         return None

@@ -1,7 +1,4 @@
-"""The check that a region has an effect on this MindSpore.
-
-MindSpore may compute by other functions than those that unamp replaces.
-"""
+"""Check that a region has an effect: this MindSpore calls the functions that unamp replaces."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from unamp_mindspore.state import DTYPES, Tensor, thread
 def probe_effects() -> None:
     """Check, once in a process, that a product in a region is low.
 
-    Not when the adapter is registered: computing something settles the device, which a program may
-    set after that.
+    It is called late, not when the adapter is registered: the first computation fixes the device,
+    which a program may want to set.
 
     Raises:
         FrameworkNotSupported: if it is not, naming MindSpore's version.
@@ -35,7 +32,7 @@ def probe_effects() -> None:
     token = region.enter()
     try:
         found = [ops.matmul(one, one).dtype, (one @ one).dtype]
-    except SystemError:  # MindSpore's first call with a NumPy that it was not built for
+    except SystemError:  # from MindSpore's first call, with a NumPy that it was not built for
         return
     finally:
         region.exit(token)

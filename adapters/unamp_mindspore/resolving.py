@@ -1,6 +1,6 @@
-"""Names in the source that MindSpore's compiler reads.
+"""Patches of the functions by which MindSpore's compiler finds the object of a name.
 
-An object that is found from bound code is bound, too.
+An object that is named in bound code is bound, too.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @as_replacement
 def _resolved(original: Function, namespace: object, symbol: str) -> object:
-    """Wrap `resolve_symbol`, which the compiler asks what a name stands for."""
-    # What it finds may be anything, with any __eq__ and __hash__.
+    """Wrap `resolve_symbol`, by which the compiler finds the object of a name."""
+    # The object may be anything, with any `__eq__` and `__hash__`: compare with `is`.
     found = original(namespace, symbol)
     scaling = in_graphs(found)
     if scaling is not found:
@@ -37,12 +37,9 @@ def _resolved(original: Function, namespace: object, symbol: str) -> object:
 
 @as_replacement
 def _namespace(original: Function, obj: object) -> object:
-    """Wrap the function that makes the namespace of a module or an object.
-
-    Names are found in it as the module or the object is bound.
-    """
+    """Wrap the function that makes the namespace of a module or object: it has the same binding."""
     made: object = original(obj)
-    # What `super()` gives has the attributes of classes alone.
+    # `super()` finds attributes of classes alone; the binding is an attribute of the object.
     owner = getattr(obj, "__self__", obj) if isinstance(obj, super) else obj
     binding = getattr(owner, BOUND, None)
     if graph.backward is not None and graph.backward[0] is owner:
@@ -56,7 +53,7 @@ def _namespace(original: Function, obj: object) -> object:
 def _instance(
     original: Function, cls_type: type, params: tuple[object, ...] | None = None
 ) -> object:
-    """Wrap the function that makes an instance where bound code calls a class of primitives."""
+    """Wrap the function that makes instances: a primitive made in bound code is bound."""
     made = original(cls_type, params)
     binding = vars(cls_type).get(BOUND) if isinstance(made, Primitive) else None
     return made if binding is None else binding.bound(made)
@@ -66,10 +63,9 @@ def _instance(
 def _constant_cast(
     original: Function, x: object, dst_type_enum: int | None = None
 ) -> TensorPy | None:
-    """Wrap the function that casts constants, so that it returns None where it cannot.
+    """Wrap the cast of constants: it returns None where NumPy has no bfloat16.
 
-    A NumPy that MindSpore was not built for has no bfloat16. With None, the cast is made when the
-    graph runs.
+    That is so for a NumPy that MindSpore was not built for. None leaves the cast in the graph.
     """
     try:
         return original(x, dst_type_enum)
@@ -79,7 +75,7 @@ def _constant_cast(
         raise
 
 
-#: The functions of MindSpore's parser that find what a name stands for.
+#: The patches of this module.
 RESOLVING_HOOKS = (
     CodePatch(parser.resolve_symbol, _resolved),
     CodePatch(parser.get_module_namespace, _namespace),

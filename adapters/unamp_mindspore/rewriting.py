@@ -1,7 +1,7 @@
 """The source of a bound function, rewritten: operators and methods of tensors become functions.
 
-Functions have rules. MindSpore's compiler chooses what these come to in C++, by the types of what
-they are used on, and asks nobody.
+MindSpore's compiler resolves operators and methods in C++, by the types of their operands, where no
+policy reaches them. Functions are found by name, and follow rules.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from unamp_mindspore.state import NAMES, Parameter, Tensor
 
 NodeT = TypeVar("NodeT", bound=ast.AST)
 
-#: The name, in rewritten code, of the function that casts a layer's parameters in use.
+#: The name, in rewritten code, of the function that casts a layer's parameters where they are used.
 CONVERTED = "unamp_parameter"
 
-#: Stands for what is not known before the graph is.
+#: The value of an expression whose value is only known in the graph.
 _UNKNOWN = object()
 
-#: Constants, and what displays make: there is no tensor among these.
+#: Expressions whose value is no tensor: constants, and displays of lists, tuples and the like.
 _PLAIN = (ast.Constant, ast.JoinedStr, ast.Dict, ast.List, ast.Tuple, ast.Set)
 
 #: Attributes of tensors and cells that are no tensors.
 _ABOUT = frozenset({"dtype", "shape", "ndim", "size", "itemsize", "name", "training"})
 
-#: Parameters of a batch norm that its primitive updates: whoever stands for that casts them, and
-#: writes them back.
+#: Parameters of a batch norm that its primitive updates. They are left out here: the function that
+#: replaces the primitive casts them, and writes the updated values back.
 STATISTICS = frozenset({"moving_mean", "moving_variance"})
 
 
@@ -40,17 +40,16 @@ def rewritten(
     """Return a function's source with operators and methods as functions.
 
     Args:
-        tree: the source, which is not changed: the compiler keeps it by its text.
-        owner: what it is a method of; None for a function.
+        tree: the source, which is not changed: the compiler keeps it by its text, for any policy.
+        owner: the object of which the function is a method; None for a plain function.
     """
-    # asttokens leaves the place in the text on each node, which errors tell of.
     return _Rewriter(function, owner, names).visit(copy.deepcopy(tree))  # type: ignore[no-any-return]
 
 
 def with_cast_gradients(tree: ast.Module) -> ast.Module:
     """Return the source of a cell's `bprop`, changed to cast each gradient to its input's dtype.
 
-    PyNative mode does so, too.
+    This is as in PyNative mode.
     """
     function = tree.body[0]
     assert isinstance(function, ast.FunctionDef)
@@ -58,7 +57,8 @@ def with_cast_gradients(tree: ast.Module) -> ast.Module:
     inputs: list[ast.expr] = [_name(each.arg, function) for each in given.args[1:]]  # without self
     if given.vararg is not None:
         inputs.append(_placed(ast.Starred(_name(given.vararg.arg, function), ast.Load()), function))
-    # Kept before the body rebinds the names. The last two are the result and its gradient.
+    # The first statement, since the body may rebind the names. The last two arguments are the
+    # result and its gradient, which `gradients_like` does not reach.
     kept = _placed(ast.Name("unamp_inputs", ast.Store()), function)
     function.body.insert(
         0, _placed(ast.Assign([kept], _placed(ast.Tuple(inputs, ast.Load()), function)), function)
@@ -71,7 +71,7 @@ class _Returns(ast.NodeTransformer):
     """Casts the results of a function to the dtypes of its inputs."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return node  # what a function inside returns is its own affair
+        return node  # a `return` of an inner function is not one of the `bprop`
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         return node
@@ -88,7 +88,7 @@ def _name(name: str, like: ast.AST) -> ast.Name:
 
 
 class _Once(ast.NodeTransformer):
-    """Replaces calls in an index by variables, which `assigned` gives their values."""
+    """Replaces calls in an index by variables; `assigned` holds the statements that set these."""
 
     def __init__(self, statement: ast.stmt) -> None:
         self._statement = statement
@@ -144,7 +144,7 @@ class _Rewriter(ast.NodeTransformer):
     def _item_set(self, node: ast.stmt, target: ast.expr, value: ast.expr) -> ast.stmt:
         """Return the assignment that sets an item of a variable.
 
-        The compiler gives the variable another tensor for it, and so does this.
+        It gives the variable a new tensor, as the compiler itself does.
         """
         if "unamp_item_set" not in self._names or not isinstance(target, ast.Subscript):
             return node
@@ -159,7 +159,7 @@ class _Rewriter(ast.NodeTransformer):
         target = node.target
         if not isinstance(target, ast.Subscript) or not _has(target.slice, ast.Call):
             return self._changed(node)
-        # The index is read twice below, and may draw numbers.
+        # The index is evaluated twice below, and a call in it may draw numbers.
         once = _Once(node)
         target.slice = once.visit(target.slice)
         return [*map(self.visit, once.assigned), self._changed(node)]
@@ -238,13 +238,13 @@ class _Rewriter(ast.NodeTransformer):
         return _placed(ast.Call(_placed(ast.Name(name, ast.Load()), node), values, []), node)
 
     def _is_parameter(self, node: ast.Attribute) -> bool:
-        """Return whether an attribute is an eligible parameter of the layer, or several."""
+        """Return whether an attribute is an eligible parameter, or a list or tuple of them."""
         found = self._value(node)
         each = found if isinstance(found, (list, tuple)) and found else (found,)
         return all(isinstance(one, Parameter) and one.dtype in NAMES for one in each)
 
     def _is_no_tensor(self, node: ast.expr) -> bool:
-        """Return whether an expression surely has no tensor for its value."""
+        """Return whether an expression's value is certainly no tensor."""
         if isinstance(node, ast.Attribute) and node.attr in _ABOUT:
             return True
         if isinstance(node, ast.Subscript):  # x.shape[0]
@@ -255,7 +255,7 @@ class _Rewriter(ast.NodeTransformer):
         return found is not _UNKNOWN and not isinstance(found, (Tensor, list, tuple, dict))
 
     def _value(self, node: ast.expr) -> object:
-        """Return the object that a name, or an attribute of one, stands for, if that is known."""
+        """Return the object of a name, or of an attribute of one; `_UNKNOWN` if not known yet."""
         if isinstance(node, ast.Name):
             if node.id == "self" and self._owner is not None:
                 return self._owner
@@ -267,7 +267,10 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _placed(node: NodeT, like: ast.AST) -> NodeT:
-    """Return a new node with another one's place in the text."""
+    """Return a new node with another node's position in the source, which error messages show.
+
+    asttokens leaves more attributes on nodes than `ast` does; all are copied.
+    """
     vars(node).update(
         {
             name: value
@@ -287,7 +290,7 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def _locals(code: types.CodeType) -> set[str]:
-    """Return the names of a function's variables, and those of the functions in it."""
+    """Return the names of a function's variables, and of those of the functions inside it."""
     inner = [_locals(each) for each in code.co_consts if isinstance(each, types.CodeType)]
     return set(code.co_varnames).union(code.co_cellvars, *inner)
 

@@ -1,4 +1,4 @@
-"""Scaled losses, and the gradients that are handed to an optimizer."""
+"""Scale losses, and unscale and check the gradients that are passed to an optimizer."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from unamp_mindspore.state import FLOAT32, Dtype, Tensor
 if TYPE_CHECKING:
     from unamp_mindspore.decoration import Optimizer
 
-# The originals, not the names, behind which a region puts other things.
+# The originals, held here: a region replaces the names.
 _all, _and, _isfinite, _mul = ops.ReduceAll(), ops.LogicalAnd(), ops.IsFinite(), ops.Mul()
 
 
 def scale_loss(loss: Tensor, scale: float) -> Tensor:
     """See `unamp.adapter.Adapter.scale_loss`.
 
-    bfloat16 has few kernels on the CPU: every low loss becomes float32.
+    A low loss becomes float32, since bfloat16 has few kernels on the CPU.
     """
     return _mul(cast(loss, FLOAT32), _number(scale))
 
@@ -36,8 +36,8 @@ def backward(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """See `unamp.adapter.Adapter.backward`.
 
-    In GRAPH_MODE too it computes as in PyNative mode: what computes the loss is any function, which
-    MindSpore may be unable to compile, and its regions are followed.
+    It runs in PyNative mode, even in a program in GRAPH_MODE: `compute` may open regions, or be a
+    function that MindSpore cannot compile.
     """
     with _pynative():
         (_, loss), gradients = mindspore.value_and_grad(
@@ -86,7 +86,7 @@ class MindSporeGradients:
         return frozenset(dtype_name(dtype) for dtype in self._taken())
 
     def unscale(self, scale: float) -> None:
-        # In float32, which is also what has the kernels: on the CPU bfloat16 has next to none.
+        # Divided in float32: it is more exact, and the CPU has few kernels for bfloat16.
         wide = [cast(gradient, FLOAT32) for gradient in self.values]
         self._finite = [_finite(gradient) for gradient in wide]
         unscaled = [_mul(gradient, _number(1.0 / scale)) for gradient in wide]
@@ -95,7 +95,7 @@ class MindSporeGradients:
         )
 
     def _taken(self) -> list[Dtype]:
-        """Return the dtypes in which the optimizer takes them."""
+        """Return the dtypes in which the optimizer takes the gradients."""
         wide = have_master_weights(self._optimizer) or (False,) * len(self.values)
         return [
             FLOAT32 if widened else each.dtype

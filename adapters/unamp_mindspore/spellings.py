@@ -14,15 +14,12 @@ from unamp.vocabulary import vocabulary
 
 
 def named(path: str) -> Any:
-    """Return the object in `mindspore` that a spelling of the vocabulary stands for.
-
-    None where this version has none.
-    """
+    """Return the object in `mindspore` for a spelling; None where this version has none."""
     return at_path(mindspore, path)
 
 
 def primitive(name: str) -> type | None:
-    """Return a primitive's class, by its name."""
+    """Return the class of the primitive with a name; None without one."""
     for home in (auto_generate, ops.operations, ops):
         found = getattr(home, name, None)
         if isinstance(found, type) and issubclass(found, Primitive):

@@ -1,4 +1,4 @@
-"""The state of a thread, and the types of MindSpore's that everything here asks about."""
+"""The state of a thread, and MindSpore's types, dtypes and device that all modules ask about."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 #: The class of MindSpore's dtypes.
 Dtype = mindspore.Type
 
-#: MindSpore's dtype objects are singletons; `is` costs a tenth of `==`.
+#: MindSpore's dtype objects are singletons: compare them with `is`, which costs a tenth of `==`.
 DTYPES = Dtypes(
     "mindspore",
     {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16, "float32": mindspore.float32},
@@ -32,10 +32,10 @@ FLOAT32 = mindspore.float32
 LOW = (mindspore.float16, mindspore.bfloat16)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-#: A tensor's dtype, without the property in Python that `Tensor.dtype` is.
+#: Returns a tensor's dtype, without a call of `Tensor.dtype`, which is a property in Python.
 dtype_of = attrgetter("_dtype" if hasattr(TensorPy, "_dtype") else "dtype")
 
-#: Asks for one of MindSpore's settings, in C++: a twentieth of what `mindspore.get_context` takes.
+#: Returns one of MindSpore's settings from C++, in a twentieth of `mindspore.get_context`'s time.
 setting = context._context()._context_handle.get_param
 DEVICE = context.ms_ctx_param.device_target
 
@@ -51,19 +51,19 @@ def device() -> str:
 
 
 class Plan(CallPlan, Protocol):
-    """A policy made ready for MindSpore, as what carries out a call sees it."""
+    """A policy made ready for MindSpore, as the code that carries out a call sees it."""
 
     @property
     def changes_float32(self) -> Container[str]:
-        """MindSpore's names of operations whose calls in float32 alone must be looked at."""
+        """MindSpore's names of operations whose calls must be looked at even if all is float32."""
 
     @property
     def inside(self) -> Plan:
-        """The plan for what an operation is made of that no rule changes."""
+        """The plan for the operations inside an operation that no rule changes."""
 
     @property
     def quick(self) -> Mapping[Any, Rule]:
-        """The rules that `calls.carry_out` itself carries out for most calls, by the operation."""
+        """The rules of the operations that `calls.carry_out` may do without the performer."""
 
     def follows_parts(self, op: str) -> bool:
         """Return whether an operation's parts follow their own rules."""
@@ -76,10 +76,10 @@ class Thread(ThreadState[Plan]):
     """One thread's state.
 
     Attributes:
-        captures: how many functions this thread runs, one in another, whose bytecode MindSpore
-            captures.
-        recorded: whether a region closed while MindSpore recorded for gradients, whose backward
-            pass is still to come.
+        captures: the number of functions, one inside another, that MindSpore captures the bytecode
+            of in this thread.
+        recorded: whether a region has closed while MindSpore was recording for gradients, so that
+            the backward pass of its operations is still to come.
     """
 
     captures: int = 0

@@ -1,7 +1,4 @@
-"""MindSpore's own strategy for a policy, for operations that its compiler resolves in C++.
-
-The compiler asks nobody about those.
-"""
+"""MindSpore's own strategy for a policy, for operations that its compiler resolves in C++."""
 
 from __future__ import annotations
 
@@ -12,15 +9,15 @@ from unamp.vocabulary import vocabulary
 from unamp_mindspore.graph_calls import CASTS_NOTHING
 from unamp_mindspore.state import DTYPES
 
-#: The attribute in which MindSpore looks for a strategy.
+#: The attribute of a function or cell in which MindSpore looks for a strategy.
 STRATEGY = "amp_strategy"
 
-#: The primitive that adds up the gradients of one tensor, which have its dtype.
+#: The primitive that adds up a tensor's gradients, whose dtype must stay the tensor's.
 _OF_GRADIENTS = "AddN"
 
 
 def strategy(policy: Policy | None) -> amp.AmpStrategy:
-    """Return MindSpore's own strategy for a policy, as far as it goes."""
+    """Return MindSpore's own strategy with the rules of a policy that it can express."""
     if policy is None:
         return CASTS_NOTHING
     found: dict[bool, list[tuple[str, list[int]]]] = {True: [], False: []}

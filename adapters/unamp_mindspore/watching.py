@@ -15,7 +15,7 @@ from unamp_mindspore.state import FLOAT32, Parameter, Tensor
 if TYPE_CHECKING:
     from unamp_mindspore.decoration import Optimizer
 
-# The originals, not the names, behind which a region puts other things.
+# The originals, held here: a region replaces the names.
 _cast, _sum, _stack = ops.Cast(), ops.ReduceSum(), ops.Stack()
 
 

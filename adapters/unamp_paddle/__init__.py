@@ -14,7 +14,7 @@ check_version("paddle", paddle.__version__, REQUIRES, older=OLDER)
 HOOKS.probe()
 amp_warnings.newer_than_examined("paddle", paddle.__version__, HOOKS.examined)
 
-# Not before: other versions do not have what these import.
+# Imported late: a version that is refused above may lack the names that it imports.
 from unamp_paddle.adapter import PaddleAdapter  # noqa: E402
 
 adapter: Adapter = PaddleAdapter(REQUIRES)

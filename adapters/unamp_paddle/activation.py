@@ -1,4 +1,4 @@
-"""Putting a plan in force in the calling thread, and taking it back."""
+"""Put a plan in force in the calling thread, and take it back."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class Activation:
         """
         plan, outer = self.plan, thread.plan
         if plan is None:
+            # In the compilers' keys: a library's default region, traced outside, must not run here.
             patches.compilers.acquire()
-            # Inside another region low tensors may arrive, which a CPU could not compute with.
+            # Low tensors may come from the outer region, and the CPU has no kernels for them.
             if outer is not None:
                 thread.plan = Plan.without_policy(reporting=thread.sink is not None)
             return outer, switched_off()
@@ -61,18 +62,17 @@ class Activation:
 
 
 def _paddles_own_takes_part() -> bool:
-    """Return whether Paddle's own region can do a part.
+    """Return whether Paddle's own region can carry out a part of the policy.
 
-    It has no effect where tensors are made on the CPU. Where operations are reported it cannot:
-    they would run in C++, unseen.
+    It has no effect on the CPU. It casts in C++, where a trace would not see the operations.
     """
     return thread.sink is None and expects_gpu()
 
 
 def _entered(plan: Plan) -> AbstractContextManager[None]:
-    """Enter Paddle's own region for a policy, with no plan in force.
+    """Enter Paddle's own region for a policy.
 
-    Under a plan it would be a region of unamp's.
+    No plan is in force meanwhile: under one, `paddle.amp.auto_cast` opens a region of unamp's.
     """
     native: AbstractContextManager[None] = _native(plan)
     with suspended(thread):
@@ -81,7 +81,7 @@ def _entered(plan: Plan) -> AbstractContextManager[None]:
 
 
 def _native(plan: Plan) -> Any:
-    """Return Paddle's own region for a policy: what it realises on a GPU needs nothing of ours."""
+    """Return Paddle's own region for a policy, which it carries out on a GPU without unamp."""
     policy = plan.policy
     return paddle.amp.auto_cast(
         True,

@@ -1,4 +1,4 @@
-"""The adapter for PaddlePaddle: the contract of `unamp.adapter`, carried out by its neighbours."""
+"""The adapter for PaddlePaddle: `unamp.adapter.Adapter`, made of the modules beside it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class PaddleAdapter(BaseAdapter):
         return {"float16": 1.7, "bfloat16": 1.4}[dtype] if device == "cpu" else 1.0
 
     def runtime(self) -> Mapping[str, Fact]:
-        """Eager operations ask oneDNN only where a flag says so; Paddle tells of no threads."""
+        """Return the build and its libraries; Paddle does not tell how many threads it uses."""
         return {
             "build": "cuda" if paddle.is_compiled_with_cuda() else "cpu",
             "mkl": paddle.version.with_mkl == "ON",

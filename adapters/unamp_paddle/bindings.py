@@ -1,11 +1,10 @@
-"""The places where Paddle's forward functions are bound.
+"""The module attributes that are Paddle's forward functions, and the patches that replace them.
 
-They are modules of Paddle, and others that got a forward function when they were imported.
+A forward function is C++ and has no code to exchange, so every name for it is bound to its
+replacement while a region is open: in Paddle's modules, and in any module that imported it.
 
-A forward function is C++, so it has no code to exchange: every name for it has to stand for
-something else while a region is open. That is an entry in the dictionary of the module that has the
-name. The modules that users take forward functions from have a thousand of them, so for as long
-these get a class with properties, which costs one assignment.
+The modules that users take forward functions from have a thousand such names. Setting each would
+make regions slow to open, so these modules get a class with properties instead: one assignment.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _MODULES = (
     "paddle.linalg",
     "paddle.special",
 )
-#: Modules whose own names for forward functions must stay: they are, differentiate or carry out
-#: what is computed.
+#: Modules whose names for forward functions must stay: they implement, differentiate or decompose
+#: operations, or they update parameters.
 _NOT_SWEPT = (
     "libpaddle", "paddle._pir_ops", "decomposition", "primitives", "composite_rules",
     "paddle.pir", "paddle.optimizer", "unamp_paddle",
@@ -42,14 +41,14 @@ _found: list[Patch] = []
 
 @cache
 def _entries() -> Mapping[int, Function]:
-    """Return the replacement of forward functions, by their ids."""
+    """Return the replacements of the forward functions, by the functions' ids."""
     return {
         id(operator.call): entry(operator) for operator in (*forward().values(), *legacy().values())
     }
 
 
 def _bound(space: Mapping[str, object]) -> dict[str, Function]:
-    """Return a dictionary's names for forward functions, with the functions that replace them."""
+    """Return the names in a module's dictionary for forward functions, with the replacements."""
     entries = _entries()
     return {
         k: entries[id(v)] for k, v in list(space.items()) if type(v) is BUILTIN and id(v) in entries

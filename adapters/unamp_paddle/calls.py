@@ -1,10 +1,10 @@
 """One call of a Paddle operation in a region, from its replacement to its kernel and back.
 
-What `entry` makes is called first. It leaves alone what no rule changes; all other calls go to
-`unamp.adapter.performing.Performer`.
+The function that `entry` returns is called first. It runs the original at once where no rule
+changes the call; all other calls go to `unamp.adapter.performing.Performer`.
 
-On the CPU most operations have no kernel for a low dtype, and some that have one fail. There, low
-is emulated: inputs rounded to low, computed in float32, the result rounded to low.
+On the CPU most operations have no kernel for a low dtype, and some kernels that exist fail. So low
+is emulated there: inputs rounded to low, computed in float32, the result rounded to low.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BY_NAME = {name: value for name, value in vars(paddle).items() if isinstance(va
 
 
 def entry(operator: Operator) -> Function:
-    """Return the replacement of the original while a region is open."""
+    """Return the function that replaces an operation's original while a region is open."""
     call, name = operator.call, operator.name
     float32, tensor, parameter = FLOAT32, Tensor, Parameter
 
@@ -56,7 +56,8 @@ def entry(operator: Operator) -> Function:
         plan = thread.plan
         if plan is None:
             return call(*args, **kwargs)
-        # Most calls: nothing but float32 comes in, and the rule leaves that alone.
+        # Most calls have only float32 inputs, and a rule that leaves those alone. The loop looks
+        # for anything else; it runs at every call, so types are compared with `is`.
         if name not in plan.changes_float32:
             for value in (*args, *kwargs.values()) if kwargs else args:
                 kind = type(value)
@@ -64,9 +65,10 @@ def entry(operator: Operator) -> Function:
                     if value.dtype is not float32:
                         break
                 elif kind is list or kind is tuple:
+                    # Integers are a shape or axes; any other list may hold low tensors.
                     if value and type(value[0]) is not int:
                         break
-                elif kind is Value:
+                elif kind is Value:  # its dtype is a new object each time: `is` says nothing
                     break
             else:
                 return call(*args, **kwargs)
@@ -100,6 +102,7 @@ class _Performer(Performer[Plan, Operator]):
                 f"sparse gradients: Paddle has no cast for those. Take {operator.op} out of the "
                 "list, or make the embedding with sparse=False"
             )
+        # Paddle's own AMP, in force beside the plan, casts for forward functions on a GPU.
         return plan.natively and not operator.composite and _in_dynamic_mode() and on_gpu(args)
 
     def is_native(self, operator: Operator, dtype: paddle.dtype, args: Sequence[object]) -> bool:
@@ -107,7 +110,7 @@ class _Performer(Performer[Plan, Operator]):
             return True
         if not _in_dynamic_mode():
             return False
-        # A slice of a tensor is a view of it, too.
+        # Reading a slice gives a view: an emulated one would not share the tensor's memory.
         view = operator.view or (operator.direct and not indexes(args))
         return view and operator.runs_natively(dtype)
 
@@ -123,6 +126,7 @@ class _Performer(Performer[Plan, Operator]):
             return operator.call(*args, **kwargs)
         before, thread.plan = thread.plan, _plan_for_parts(plan, operator, parts)
         try:
+            # Paddle's own AMP would cast inside the composite, by the rules of its parts.
             if before is not None and before.natively:
                 with without_paddles_own():
                     return operator.call(*args, **kwargs)
@@ -171,7 +175,7 @@ class _Performer(Performer[Plan, Operator]):
             carry_out = partial(Performer.carry_out_rule, self, plan, operator, rule)
             return self.updating(_statistics(args, kwargs), carry_out, args, kwargs)
         if operator.op == _KEEPS_STATE and rule is Rule.LOW and args:
-            # As in a norm, the activation alone becomes low: what is kept between calls is float32.
+            # As in a norm, only the activation becomes low: the state between calls is float32.
             args = [rounded(args[0], plan.low), *args[1:]]
             (activation, *state), _, _ = Performer.carry_out_rule(
                 self, plan, operator, Rule.FP32, args, kwargs
@@ -190,7 +194,7 @@ class _Performer(Performer[Plan, Operator]):
         args: Sequence[object],
         kwargs: Keywords,
     ) -> Outcome:
-        # `where_` is told the condition first.
+        # The first argument of `where_` is the condition, the second the tensor that it changes.
         place = 1 if operator.op == "where" else 0
         changed = args[place] if len(args) > place else kwargs.get("x")
         if operator.out_of_place is None or not isinstance(changed, Tensor) or not floats(changed):
@@ -211,9 +215,9 @@ class _Performer(Performer[Plan, Operator]):
         return tensor.clone() if tensor._is_initialized() else tensor
 
 
-#: Returns its activation, and then the scale and the moving average that it keeps between calls.
+#: The operation whose results are an activation, and then a scale and a moving average: its state.
 _KEEPS_STATE = "fake_quantize_dequantize_moving_average_abs_max"
-#: The statistics that a batch norm updates: their places in a call, and Paddle's names for each.
+#: The statistics that a batch norm updates: the place of each in a call, and its names in Paddle.
 _STATISTICS = ((1, ("running_mean", "mean")), (2, ("running_var", "variance")))
 
 
@@ -229,10 +233,10 @@ def _statistics(args: Sequence[object], kwargs: Keywords) -> list[object]:
 def _check_sparse(plan: Plan, op: str, args: Sequence[object]) -> None:
     """Check that sparse tensors have the dtype that a user's list asks for.
 
-    No rule of a level or a preset reaches them.
+    Levels and presets leave sparse tensors alone.
 
     Raises:
-        NotExpressible: where they would have to be cast.
+        NotExpressible: where the list asks for a cast of a sparse tensor.
     """
     listed = "allow" if op in plan.policy.allow else "deny" if op in plan.policy.deny else None
     if listed is None:
@@ -255,10 +259,7 @@ perform = _performer.perform
 
 
 class _RoundedLayer(LayerPlan):
-    """The plan inside a layer that is emulated as one operation.
-
-    The layer computes in float32, with its parameters rounded.
-    """
+    """The plan inside an emulated layer: it computes in float32, with rounded parameters."""
 
     low = DTYPES[LayerPlan.policy.dtype]
     natively = False
@@ -281,7 +282,7 @@ class _RoundedLayer(LayerPlan):
 
 
 def _plan_for_parts(plan: Plan, operator: Operator, parts: Parts) -> Plan | None:
-    """Return the plan for what a composite is made of; None where no rule reaches it."""
+    """Return the plan for the operations inside a composite; None where they follow no rule."""
     dtype = parts.dtype
     if parts.to is rounded or dtype is None:
         return _RoundedLayer(parts.parameters, dtype) if parts.parameters else None

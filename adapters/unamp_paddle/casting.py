@@ -1,8 +1,7 @@
 """Casts of tensors, one by one and in argument lists.
 
-No cast is kept, not even a parameter's: Paddle's optimizers, `set_value` and loading change a
-parameter where it is and leave its version as it was, so nothing would tell that a cast is of an
-older value.
+No cast is cached, not even a parameter's: Paddle's optimizers, `set_value` and loading change a
+parameter in place without a new version, so an outdated cast could not be recognised.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from unamp_paddle.state import (
 _cast, _scale = paddle._C_ops.cast, paddle._C_ops.scale
 _TENSORS = (Tensor, Value)
 _FLOAT16, _BFLOAT16 = LOW
-#: Multiplied by it and divided again, a number below 2**-69 is zero, one above 2**-46 itself, and
-#: one in between far too small to be anything but zero in float16.
+#: A factor that makes tiny numbers zero: after multiplying by it and dividing again, a number below
+#: 2**-69 is zero, and one above 2**-46 is itself; those in between round to zero in float16.
 _FLUSHING = 2.0**-80
 
 
@@ -52,7 +51,8 @@ def rounded(tensor: TensorT, dtype: paddle.dtype) -> TensorT:
 
 def narrow(tensor: TensorT, dtype: paddle.dtype) -> TensorT:
     """Return a float32 tensor in a low dtype, rounded to nearest, ties to even."""
-    # On the CPU, Paddle's own cast makes numbers of up to 6e-5 of those between 2**-89 and 2**-77.
+    # Paddle's cast on the CPU turns numbers between 2**-89 and 2**-77 into float16 numbers of up to
+    # 6e-5, where zero is right: they are made zero before.
     if dtype is _FLOAT16 and _on_cpu(tensor):
         tensor = _multiplied(_multiplied(tensor, _FLUSHING), 1 / _FLUSHING)
     return _cast(tensor, dtype)
@@ -61,8 +61,8 @@ def narrow(tensor: TensorT, dtype: paddle.dtype) -> TensorT:
 def widen(tensor: TensorT) -> TensorT:
     """Return a low tensor in float32, with memory of its own."""
     wide = _cast(tensor, FLOAT32)
-    # The backward pass casts the gradient to float16. These products come first there, in the order
-    # that `narrow` has.
+    # Backward, this cast becomes one of the gradient to float16, with the defect that `narrow` is
+    # about: the gradient passes these products before it, the last one first.
     if (
         not tensor.stop_gradient
         and is_grad_enabled()
@@ -82,7 +82,7 @@ def _on_cpu(tensor: Tensor | Value) -> bool:
 
 
 def map_floats(result: object, dtype: paddle.dtype) -> object:
-    """Return a result, a tensor or tuples and lists of them, with its eligible ones in `dtype`."""
+    """Return a result, a tensor or tuples and lists of them, with eligible tensors in `dtype`."""
     if isinstance(result, _TENSORS):
         return (
             result if _not_asked_for(result) and list(result.shape) != [0] else cast(result, dtype)
@@ -95,15 +95,16 @@ def map_floats(result: object, dtype: paddle.dtype) -> object:
 
 
 def _not_asked_for(result: Tensor | Value) -> bool:
-    """Return whether a result is an optional one, a tensor without contents.
+    """Return whether a result is an optional one that the caller did not ask for.
 
-    A tensor without elements has no contents either; its shape tells the two apart.
+    Such a tensor has no contents. Neither has one without elements; the shape tells them apart.
     """
     if type(result) is not Tensor or result._is_initialized():
         return False
     return 0 not in result.shape or list(result.shape) == [0]
 
 
+# Where dtypes are no singletons, the quick way of `nesting` for the commonest classes would fail.
 _tensor, _parameter = (None, None) if Tensor in FORGETFUL else (Tensor, Parameter)
 NESTING = nesting(_tensor, _parameter, FORGETFUL, (FLOAT32, *LOW), dtype_of)
 tensors, floats, convert = NESTING

@@ -1,10 +1,10 @@
-"""Regions and `paddle.jit.to_static`.
+"""Keep the programs of `paddle.jit.to_static` by policy, and its compilers out of unamp's code.
 
-While a program is traced, Python runs, and regions inside it and around it act as they do in eager
-mode: what stands in for Paddle's functions computes on the values of the program, casts included.
-What has to be seen to is that a program traced under one policy is never run under another: the
-policy in force becomes part of every key under which Paddle remembers a program, a piece of
-translated bytecode, or the dtype that an operation answers in.
+Tracing a program runs Python, so regions inside and around it act as in eager mode: the
+replacements of Paddle's functions compute on the program's values, and their casts become part of
+the program. But a program traced under one policy must never run under another. So the policy in
+force becomes part of every key under which Paddle keeps a program, a piece of translated bytecode,
+or the dtype of an operation's result.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ T = TypeVar("T")
 #: Paddle's options of single functions, where this version has them.
 _OPTIONS = find("paddle.jit.dy2static.utils", "TransformOptions")
 
-#: Functions that open a region or ask about one, and those that they call, in case the simulation
-#: is inside them already.
+#: Functions that open a region or ask about one, and the functions that they call: the simulation
+#: may be inside one already.
 _NOT_SIMULATED = (
     *(
         each
@@ -69,17 +69,17 @@ _NOT_SIMULATED = (
         if hasattr(paddle, name)
     ),
 )
-# SOT simulates bytecode, and would go on into these. It stops before them instead, runs them, and
-# goes on behind them.
+# SOT simulates bytecode, and would also simulate these. It breaks its graph there instead: it runs
+# the call as Python does, and simulates on after it.
 for _function in _NOT_SIMULATED:
     paddle_api_config.add_break_graph_function(_function)
-# Nor does it translate the frames of ours that run between the pieces, nor those of the standard
-# library that read our data there: it fails in them.
+# Nor may it translate unamp's frames that run between the pieces of a graph, or the standard
+# library's that read unamp's data there: it fails in them.
 skip_files.skip_file_names.update(
     os.path.join(os.path.dirname(path), "") for path in (regions.__file__, __file__)
 )
 _READING = (difflib, pathlib, textwrap, tomllib)
-# Some are packages.
+# A package is skipped as a folder, a module as a file.
 skip_files.skip_file_names.update(
     str(module.__file__).removesuffix("__init__.py") for module in _READING
 )
@@ -87,9 +87,9 @@ skip_files.setup_skip_files()
 
 
 def not_simulated(build: Callable[[], T]) -> T:
-    """Return the result of `build`, while SOT translates nothing.
+    """Return the result of `build`, which runs with SOT switched off.
 
-    It would translate the standard library, too, on which set-up relies.
+    SOT would also translate the standard library's code that `build` uses.
     """
     simulation = core.set_eval_frame(None)
     try:
@@ -102,7 +102,7 @@ def not_simulated(build: Callable[[], T]) -> T:
 def behind_regions(original: Function, self: FunctionCache, func: Any) -> object:
     """Wrap the translation of a function's source, so that unamp's decorators are not lost.
 
-    The source is that behind all decorators.
+    Paddle translates the source of the innermost function, without its decorators.
     """
     region, widens = vars(func).get(MARK), vars(func).get(WIDENED, False)
     if region is None and not widens:
@@ -129,29 +129,27 @@ def behind_regions(original: Function, self: FunctionCache, func: Any) -> object
 
 @as_replacement
 def left_as_written(original: Function, /, function: object, *args: Any, **kwargs: Any) -> bool:
-    """Wrap the function that tells which functions are not translated.
-
-    Those around the functions of a PyLayer are among them.
-    """
+    """Wrap Paddle's test for functions that stay untranslated: unamp's wrappers of PyLayers do."""
     code = getattr(function, "__code__", None)
     return getattr(code, "co_filename", None) == custom_function.__file__ or original(
         function, *args, **kwargs
     )
 
 
-# A function may be translated before any region is open, so these stay.
+# Applied for good: a function may be translated before any region is open.
 CodePatch(FunctionCache._convert, behind_regions).apply()
 CodePatch(is_paddle_func, left_as_written).apply()
 
 
-#: The rules that layers have: what is traced follows them.
+#: The rules for single layers: a traced program depends on them, too.
 layer_rules = RulesInForce()
 
 
 def _policy() -> tuple[Hashable, ...] | None:
     plan, rules = thread.plan, layer_rules.key
     if plan is None:
-        # A region that changes nothing still keeps the default regions of libraries out.
+        # A region that is switched off keeps the default regions of libraries closed. A program
+        # traced outside may have one in it, and must not run here.
         off = regions.keeps_defaults_out("paddle")
         return (None, "off" if off else None, rules) if off or rules is not None else None
     return (plan.policy, plan.layer_rule, rules)
@@ -159,10 +157,7 @@ def _policy() -> tuple[Hashable, ...] | None:
 
 @as_replacement
 def as_written(original: Function, function: Function) -> object:
-    """Wrap the function that reads a function's arguments, so that it reads the code as written.
-
-    It must not read the arguments of a stand-in.
-    """
+    """Wrap Paddle's reader of a function's arguments: it reads the original, not a replacement."""
     return original(unpatched(function))
 
 
@@ -198,6 +193,7 @@ def per_policy(original: Function, /, self: OpcodeExecutorCache, *args: Any, **k
     policy = _policy()
     if policy is None:
         return original(self, *args, **kwargs)
+    # One cache serves all threads: it holds this policy's state for the length of one call.
     with _lock:
         before = self.dump_state()
         if policy not in _states:

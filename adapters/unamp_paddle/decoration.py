@@ -1,6 +1,6 @@
-"""Layers with low parameters, and the optimizers that train them.
+"""Cast layers to low parameters, and make optimizers step master weights: `unamp.decorate`.
 
-Both get classes derived from their own.
+A decorated layer or optimizer gets a class derived from its own.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[object, ...]) -> list[Te
     """Return the parameters to cast, each once.
 
     Raises:
-        TypeError: where an excluded layer is none.
-        ValueError: where a parameter is low, or a network is made for several processes, already.
+        TypeError: where something excluded is neither a layer nor a class of layers.
+        ValueError: where a parameter is already low, or a network is a `paddle.DataParallel`.
     """
     kept = {
         id(parameter) for layer in _kept(networks, excluded) for parameter in layer.parameters()
@@ -101,7 +101,7 @@ def _to_cast(networks: Iterable[Layer], excluded: tuple[object, ...]) -> list[Te
 
 
 def _kept(networks: Iterable[Layer], excluded: tuple[object, ...]) -> Iterator[Layer]:
-    """Return the layers that stay in float32 with all that is in them."""
+    """Return the layers that stay in float32, with all layers inside them."""
     instances, classes = excluded_layers(excluded, Layer, "paddle.nn.Layers and classes of them")
     for network in networks:
         for layer in network.sublayers(include_self=True):
@@ -114,7 +114,7 @@ def _kept(networks: Iterable[Layer], excluded: tuple[object, ...]) -> Iterator[L
 
 
 def _gives_sparse_gradients(layer: Layer) -> bool:
-    # Paddle has no cast for them, so on the CPU low ones cannot come about.
+    # Paddle has no cast for sparse gradients, and its CPU no low kernels that would make them.
     return (
         isinstance(layer, paddle.nn.Embedding)
         and HOOKS.attribute(layer, "_sparse")
@@ -133,12 +133,10 @@ def _check_fresh(optimizer: Optimizer) -> None:
 
 
 def _loaded(optimizer: Optimizer) -> dict[str, Tensor | np.ndarray]:
-    """Return the master weights that an optimizer loaded before it was decorated.
-
-    They go by the names of its parameters.
+    """Return the master weights that an optimizer loaded before, by its parameters' names.
 
     Raises:
-        ValueError: for one of another shape than its parameter.
+        ValueError: where the shape of one is not its parameter's.
     """
     weights, own = (
         HOOKS.attribute(optimizer, "_master_weights"),
@@ -152,9 +150,9 @@ def _loaded(optimizer: Optimizer) -> dict[str, Tensor | np.ndarray]:
 
 
 def _lower(parameter: Tensor, decoration: Decoration, loaded: Tensor | np.ndarray | None) -> Tensor:
-    """Cast a parameter where it is.
+    """Cast a parameter in place, and return its master weight.
 
-    Its master weight is its value before, or the weight that was loaded for it.
+    The master weight is the parameter's float32 value, or the weight that was loaded for it.
     """
     low = DTYPES[decoration.dtype]
     with paddle.no_grad():
@@ -173,7 +171,7 @@ def _lower(parameter: Tensor, decoration: Decoration, loaded: Tensor | np.ndarra
 class _Saved:
     """A hook that casts a network's floating parameters in its ``state_dict``.
 
-    The dictionary may be a part of a larger one's.
+    The dictionary may also hold entries of a larger network, which stay as they are.
     """
 
     def __init__(self, network: Layer, dtype: str) -> None:
@@ -211,7 +209,7 @@ class _Saved:
 
 
 class _Network:
-    """A class in front of a network's own, which loads values of other dtypes.
+    """The methods put before those of a network's class, which load values of other dtypes.
 
     Paddle loads values of a parameter's own dtype only.
     """
@@ -235,7 +233,7 @@ class _Network:
 
 
 def _as(value: object, dtype: paddle.dtype) -> object:
-    """Return a loaded value in a parameter's dtype, if it is a floating one."""
+    """Return a loaded value, in a parameter's dtype if the value is floating."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         value = paddle.to_tensor(value)
     if (
@@ -254,7 +252,7 @@ def _new(own: type) -> Layer:
 
 @functools.cache
 def _decorated_network(own: type) -> type:
-    """Return a decorated network's class, under the name of its own."""
+    """Return the class of a decorated network, with the name of the network's own class."""
     if issubclass(own, _Network):
         return own
     return derived_class(own, {"_unamp_class": own}, (_Network,))  # type: ignore[no-any-return]
@@ -264,10 +262,10 @@ def _adopt(optimizer: Optimizer, weights: dict[int, Tensor], *, kept: bool) -> N
     """Have an optimizer step master weights.
 
     Args:
-        optimizer: the optimizer, which is another class's from here on.
-        weights: what parameters were before they became low, by their ids.
-        kept: False forgets master weights after the step: it is one of the low parameters, computed
-            in float32.
+        optimizer: the optimizer; its class changes.
+        weights: the float32 values of parameters before they became low, by the parameters' ids.
+        kept: False forgets master weights after each step, so that the low parameters are the
+            state, and only the step computes in float32.
     """
     own = (
         ((p, weights[id(p)]) for p in low_parameters(optimizer) if id(p) in weights) if kept else ()
@@ -279,7 +277,7 @@ def _adopt(optimizer: Optimizer, weights: dict[int, Tensor], *, kept: bool) -> N
 
 
 class _Optimizer:
-    """Stands in front of an optimizer's own class."""
+    """The methods put before those of an optimizer's own class."""
 
     _unamp_masters: Masters
 
@@ -314,8 +312,8 @@ class _Optimizer:
 
 @functools.cache
 def _decorated_optimizer(own: type) -> type:
-    """Return a decorated optimizer's class, under the name of the optimizer's own class.
+    """Return the class of a decorated optimizer, with the name of the optimizer's own class.
 
-    Paddle's optimizers look at the name.
+    The name stays because Paddle's optimizers look at it.
     """
     return derived_class(own, {}, (_Optimizer,))  # type: ignore[no-any-return]

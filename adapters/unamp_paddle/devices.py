@@ -2,8 +2,8 @@
 
 Words are ``"gpu:0"``, ``"xpu"``, a custom device's type; an object is `paddle.CPUPlace()`.
 
-Custom devices and XPU follow every policy by emulation: which low kernels a plugin brings, Paddle
-does not tell beforehand.
+On custom devices and XPU low is always emulated: Paddle does not say beforehand which low kernels a
+plugin has.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from paddle.base import core
 
 
 def accelerator() -> str | None:
-    """Return Paddle's word for the accelerator that it finds; None for none.
-
-    Words are ``"gpu"``, ``"xpu"`` and a plugin's type.
-    """
+    """Return the word for the accelerator here: ``"gpu"``, ``"xpu"``, a plugin's type, or None."""
     if core.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0:
         return "gpu"
     if core.is_compiled_with_xpu() and getattr(core, "get_xpu_device_count", int)() > 0:
@@ -28,22 +25,22 @@ def accelerator() -> str | None:
 
 
 def names() -> Mapping[str, str]:
-    """Return Paddle's word for every device that is there, by its kind."""
+    """Return Paddle's word for every device of this machine, by the device's kind."""
     found = accelerator()
     return {"cpu": "cpu", **({} if found is None else {"gpu": found})}
 
 
 def kind_of(device: object) -> str | None:
-    """Return the kind of a place, or of the string for one; None where it is neither.
+    """Return the kind of a place or of a word for one; None for anything else.
 
-    A device that is not there is a kind of its own.
+    For a device that this machine lacks, return the word itself.
     """
     word = _word(device)
     return next((kind for kind, name in names().items() if name == word), word)
 
 
 def _word(device: object) -> str | None:
-    """Return Paddle's word for a device; None for what is none of Paddle's."""
+    """Return Paddle's word for a device; None for anything else."""
     if isinstance(device, core.Place):
         # `Place(gpu:0)`, or `Place(gpu_pinned)`, which is memory of the CPU
         word = str(device).removeprefix("Place(").rstrip(")").partition(":")[0]

@@ -1,8 +1,8 @@
-"""Paddle's own distributions and their transforms, which compute in float32 in a region.
+"""Patches that let Paddle's own distributions and transforms compute in float32 in a region.
 
-They know float32 and float64 alone: of low parameters some would draw infinities, and some raise.
-At every level low parameters become float32. Where a policy would have them compute low, so do the
-other tensors that they are given, and no rule reaches what they compute with.
+They are written for float32 and float64: with low parameters some draw infinities, others raise.
+Low parameters become float32 at every level. Where a policy would make them compute low, their
+other arguments become float32, too, and the operations inside them follow no rule.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from unamp_paddle.casting import cast, convert
 from unamp_paddle.native import without_paddles_own
 from unamp_paddle.state import FLOAT32, Plan, thread
 
-#: The operations that they compute with, nearly all of them.
+#: The operations that nearly all of them compute with.
 _PARTS = ("add", "div", "log", "mul", "sub")
 _LOW = (Rule.LOW, Rule.NARROWEST)
-#: Those of Paddle's own classes that call others. A distribution or a transform of a program's own
-#: may be a network, which follows the policy.
+#: Paddle's classes that call other distributions or transforms. Those may be a user's own, which
+#: may hold a network, and a network follows the policy.
 _CALLING_OTHERS = frozenset(
     (
         "ChainTransform",
@@ -57,7 +57,7 @@ def _may_be_low(plan: Plan) -> bool:
 
 
 def _in_float32(applies: Callable[[Plan], bool]) -> Replacement:
-    """Return the decorator of a function that computes in float32 under the plans that apply."""
+    """Return the decorator that has a function compute in float32 where `applies` to the plan."""
 
     @as_replacement
     def run(original: Function, /, *args: Any, **kwargs: Any) -> Any:
@@ -73,7 +73,7 @@ def _in_float32(applies: Callable[[Plan], bool]) -> Replacement:
 
 
 def _exponentiated(original: Function) -> Function:
-    """Return the replacement of `Distribution.prob`, which calls what may be a program's own."""
+    """Return the replacement of `Distribution.prob`, which may call a `log_prob` of a user's."""
     in_float32 = _in_float32(compute_low)(original)
 
     def prob(self: distribution.Distribution, value: Any) -> Any:
@@ -84,7 +84,7 @@ def _exponentiated(original: Function) -> Function:
 
 
 def _own(base: type, names: Iterable[str]) -> Iterator[FunctionType]:
-    """Yield the methods of Paddle's own classes that are derived from one."""
+    """Yield the methods of some names of `base` and of Paddle's classes derived from it."""
     for kind in _own_kinds(base):
         if kind.__name__ not in _CALLING_OTHERS:
             yield from (vars(kind)[name] for name in names if name in vars(kind))
@@ -104,7 +104,7 @@ def making() -> tuple[CodePatch, ...]:
     functions = (
         *_own(distribution.Distribution, ("__init__",)),
         *_own(distribution.Transform, ("__init__",)),
-        # In programs it refuses a low number to be judged.
+        # In programs it refuses a low value.
         distribution.Distribution._check_values_dtype_in_probs,
     )
     return tuple(CodePatch(function, _in_float32(_may_be_low)) for function in functions)

@@ -1,7 +1,4 @@
-"""The exchange of one low parameter's memory for its master weight's.
-
-Some of it stays the same from one step to the next.
-"""
+"""The exchange of one low parameter's memory with its master weight's, kept between steps."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ _Tensor, _DenseTensor = paddle.Tensor, paddle.base.core.DenseTensor
 
 
 class Exchange:
-    """One low parameter that is its master weight from `begin` to `finish`, in step after step.
+    """One low parameter, whose memory is its master weight's from `begin` to `finish`.
 
-    What it gives the parameter is kept (2 bytes for each number): if the parameter differs from
-    that, somebody else has changed it. So is the tensor that holds the parameter's low memory,
-    whose making takes longer than a small cast.
+    The rounded numbers of the last step are kept (2 bytes each): where the parameter differs from
+    them, other code has changed it. The tensor with the parameter's low memory is kept, too:
+    making one takes longer than a small cast.
     """
 
     def __init__(self, parameter: Tensor) -> None:
@@ -36,7 +33,7 @@ class Exchange:
         self._gradient: paddle.base.core.DenseTensor | None = None
 
     def has_given(self, parameter: Tensor, master: Tensor) -> bool:
-        """Return whether a parameter is, to the bit, what it was given of a master weight."""
+        """Return whether a parameter still holds the rounded numbers of its last step."""
         return (
             self._given is not None
             and self.parameter is parameter
@@ -47,7 +44,7 @@ class Exchange:
         )
 
     def begin(self, master: Tensor) -> None:
-        """Have the parameter be a master weight."""
+        """Give the parameter the memory of a master weight, and its gradient float32 memory."""
         parameter = self.parameter
         if self._low is None or not self._holds_low_memory():
             self._dtype, self._given = dtype_of(parameter), None
@@ -72,7 +69,7 @@ class Exchange:
 
     def finish(self) -> None:
         """Round the master weight into the low memory, and put that and the gradient's back."""
-        # An optimizer may have given the parameter other memory.
+        # An optimizer may have given the parameter new memory, which now has the numbers.
         exchange_memory(self.master, self.parameter)
         self._given = narrow(self.master, self._dtype)
         _assign_out_(self._given, self._low)
@@ -94,33 +91,24 @@ class Exchange:
 
 
 def alias(tensor: Tensor) -> Tensor:
-    """Return a tensor's memory as a tensor of its own, which keeps it.
-
-    Of a sparse gradient, this is the memory of its rows.
-    """
+    """Return a new tensor that shares a tensor's memory, or that of a sparse gradient's rows."""
     return _Tensor(_memory(tensor))
 
 
 def exchange_memory(tensor: Tensor, other: Tensor) -> None:
-    """Let a tensor have another's memory, and with it its dtype.
-
-    A sparse gradient gets another's rows.
-    """
+    """Give a tensor, or a sparse gradient's rows, the memory and the dtype of another tensor."""
     _memory(tensor)._share_data_with(other.get_tensor())
 
 
 def _memory(tensor: Tensor) -> paddle.base.core.DenseTensor:
-    # The memory of rows goes with their tensor.
+    # The memory of rows lives only as long as the tensor that holds them.
     return (tensor.get_selected_rows() if tensor.is_selected_rows() else tensor).get_tensor()
 
 
 def follow(parameter: Tensor, master: Tensor) -> None:
-    """Have a master weight follow its parameter, number by number.
-
-    Numbers that are the master weight's own, rounded, change nothing; it takes over the others.
-    """
+    """Give a master weight the numbers of its parameter that are not its own numbers, rounded."""
     rounded = narrow(master, dtype_of(parameter))
-    # On a GPU nothing is asked: the answer would have to be waited for.
+    # Not compared on a GPU: the process would have to wait for the answer.
     if not (_on_cpu(parameter) and _same(rounded, parameter)):
         wide = _cast(parameter.detach(), FLOAT32)
         _assign_out_(_where(_equal(_cast(rounded, FLOAT32), wide), master, wide), master)
@@ -131,7 +119,7 @@ def _on_cpu(tensor: Tensor) -> bool:
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
-    """Return whether two low tensors on the CPU are the same to the bit."""
+    """Return whether two low tensors on the CPU are equal to the bit."""
     first, second = first.contiguous(), second.detach().contiguous()
     return first.shape == second.shape and not bytes_differ(
         first.data_ptr(), second.data_ptr(), 2 * math.prod(first.shape)

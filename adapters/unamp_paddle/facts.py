@@ -1,4 +1,4 @@
-"""Facts about Paddle's operations, of `data/operators.toml`, which explains them."""
+"""Facts about Paddle's operations, read from `data/operators.toml`, which explains them."""
 
 from __future__ import annotations
 

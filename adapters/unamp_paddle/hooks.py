@@ -1,4 +1,4 @@
-"""The private names of PaddlePaddle that the adapter uses, looked at before they are imported."""
+"""The private names of PaddlePaddle that the adapter uses, checked before they are imported."""
 
 from unamp.adapter.hooks import read_hooks
 

@@ -29,7 +29,7 @@ def _array(value: object) -> np.ndarray:
         raise LeftOut(f"an argument cannot be written down: {type(value).__name__}")
     with unobserved(thread), paddle.no_grad():
         array: np.ndarray = value.numpy()
-    if value.dtype == paddle.bfloat16:  # how Paddle hands it over: the bits, as whole numbers
+    if value.dtype == paddle.bfloat16:  # Paddle's NumPy array of it holds the bits, as integers
         from ml_dtypes import bfloat16
 
         return array.view(bfloat16)

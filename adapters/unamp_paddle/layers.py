@@ -42,10 +42,7 @@ class PaddleLayers(Layered):
 
 
 def _is_of_class(layer: Layer) -> bool:
-    """Return whether a layer's forward is that of its class.
-
-    SOT leaves the class's forward on the instance, too.
-    """
+    """Return whether a layer's forward is its class's, which SOT also puts on the instance."""
     own = vars(layer).get("forward")
     return own is None or (
         getattr(own, "__self__", None) is layer

@@ -1,7 +1,4 @@
-"""The operations of Paddle that a rule can need something done about.
-
-They are forward functions, operators, functions and layers.
-"""
+"""The operations of Paddle that follow rules: forward functions, operators, functions, layers."""
 
 from __future__ import annotations
 
@@ -23,18 +20,18 @@ from unamp_paddle.state import Tensor, Value
 
 BUILTIN = types.BuiltinFunctionType
 
-#: Finds the operation from the arguments of a call; None where no rule applies.
+#: Returns the operation for the arguments of a call; None where no rule applies.
 Which = Callable[[Sequence[Any], Keywords], str | None]
 
-#: Tensor's arithmetic and comparison operators are C++ of their own and call no forward function.
-#: (Those of the values that `to_static` traces are Python.)
+#: Tensor's arithmetic and comparison operators: C++ that calls no forward function. (Those of the
+#: values that `to_static` traces are Python.)
 ARITHMETIC = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide",
     "mod": "remainder", "pow": "pow", "matmul": "matmul",
 }  # fmt: skip
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
-#: Layers that are one operation: `forward` of a class in `paddle.nn`, and the operation.
+#: Layers that are one operation: the class in `paddle.nn`, and the operation of its `forward`.
 _LAYERS = {
     "RNN": "rnn", "BiRNN": "rnn",
     "LSTMCell": "lstm_cell", "GRUCell": "gru_cell", "SimpleRNNCell": "rnn_cell",
@@ -86,8 +83,7 @@ def _indexing(args: Sequence[object], kwargs: Keywords) -> str:
 
 
 def _embedding(position: int) -> Which:
-    # With a sparse gradient it is nothing that a rule could reach: Paddle's cast of such a gradient
-    # reads foreign memory.
+    # No rule applies with a sparse gradient: Paddle's cast of one reads memory that is not its own.
     def which(args: Sequence[object], kwargs: Keywords) -> str | None:
         sparse = kwargs["sparse"] if "sparse" in kwargs else len(args) > position and args[position]
         return None if sparse else "embedding"
@@ -95,7 +91,7 @@ def _embedding(position: int) -> Which:
     return which
 
 
-#: Forward functions that are several operations, or none, by their arguments.
+#: Forward functions that are one of several operations, or none, depending on their arguments.
 _WHICH: dict[str, Which] = {
     "embedding": _embedding(3),
     "rnn": lambda args, kwargs: _recurrent(_argument(args, kwargs, 10, "mode")),
@@ -104,7 +100,7 @@ _WHICH: dict[str, Which] = {
 
 @cache
 def forward() -> dict[str, Operator]:
-    """Return the functions of `paddle._C_ops` that a rule or a low tensor can concern."""
+    """Return the functions of `paddle._C_ops` that follow rules, or may be given low tensors."""
     names = vars(paddle._C_ops)
     spelled = vocabulary().spelled("paddle")
     found = {}
@@ -156,8 +152,8 @@ def forward() -> dict[str, Operator]:
 def legacy() -> dict[str, Operator]:
     """Return the functions of `paddle._legacy_C_ops` that rules are about.
 
-    Some of Paddle's own code computes with them. Those without a name in the vocabulary are left
-    out: to many of them their results are handed as arguments.
+    Some of Paddle's own code computes with them. Functions without a name in the vocabulary are
+    left out: many write their results to tensors that they are given as arguments.
     """
     found = {}
     for name, call in vars(paddle._legacy_C_ops).items():
@@ -185,7 +181,7 @@ def _argument(args: Sequence[Any], kwargs: Keywords, position: int, name: str) -
 
 @cache
 def tensor_operators() -> dict[str, Operator]:
-    """Return Tensor's operators."""
+    """Return Tensor's operators, by the names of their methods."""
     found = {}
     for name, op in ARITHMETIC.items():
         for method in (f"__{name}__", f"__r{name}__"):
@@ -198,7 +194,7 @@ def tensor_operators() -> dict[str, Operator]:
 
 @cache
 def composites() -> tuple[Operator, ...]:
-    """Return the functions and layers in Python that are one operation of the vocabulary."""
+    """Return the functions and layers of Python code that are one operation of the vocabulary."""
     return tuple(codes())
 
 
@@ -257,7 +253,7 @@ def _python(spelling: str) -> object:
     if isinstance(value, types.FunctionType) and value.__code__.co_filename.endswith(
         "generated_tensor_methods_patch.py"
     ):
-        return None  # hands its arguments to the forward function of that name
+        return None  # only forwards its arguments to the forward function of that name
     return value
 
 
@@ -267,7 +263,7 @@ def _by_function() -> dict[object, CodePatch]:
 
 
 def unpatched(function: Function) -> Function:
-    """Return a function of Paddle's as it is written, whatever it runs at the moment."""
+    """Return the original of a function of Paddle's, whether it is patched now or not."""
     code = _by_function().get(getattr(function, "__func__", function))
     return code.original if code is not None and code.applied else function
 
@@ -280,7 +276,7 @@ def operators() -> tuple[Operator, ...]:
 
 @cache
 def comparisons() -> MethodsPatch:
-    """Return the patch of a Tensor's comparison operators."""
+    """Return the patch of Tensor's comparison operators."""
     return MethodsPatch(
         Tensor, {n: entry(o) for n, o in tensor_operators().items() if o.op in COMPARISONS}
     )

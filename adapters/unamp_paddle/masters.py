@@ -1,12 +1,12 @@
 """Optimizers that step the float32 master weights of low parameters.
 
-An optimizer is decorated by giving it a class derived from its own. While that takes its step, the
-memory of each low parameter and of its gradient is exchanged for float32 memory: the parameter
-keeps its name, by which Paddle's optimizers keep their state, and its place in groups and clips. So
-the optimizer's own step runs as it was written, with float32 kernels, the only ones that there are
-on the CPU; then the low memory takes over the rounded values.
+A decorated optimizer has a class derived from its own. During its step, the memory of each low
+parameter and of its gradient is exchanged for float32 memory. The parameter object stays the same:
+its name is the key of the optimizer's state, and groups and clips refer to it. So the optimizer's
+own step runs unchanged, with float32 kernels, the only ones on the CPU. After the step the values
+are rounded into the low memory.
 
-Master weights are where Paddle's own ``multi_precision`` keeps them, and saved under its key.
+Master weights are kept where Paddle's own ``multi_precision`` keeps them, and saved by its key.
 """
 
 from __future__ import annotations
@@ -33,15 +33,12 @@ if TYPE_CHECKING:
 _add, _assign_out_, _cast = paddle._C_ops.add, paddle._C_ops.assign_out_, paddle._C_ops.cast
 _Tensor = paddle.Tensor
 
-#: The key of Paddle's own in an optimizer's ``state_dict``.
+#: Paddle's own key for master weights in an optimizer's ``state_dict``.
 MASTER_WEIGHTS = "master_weights"
 
 
 def masters_of(optimizer: Optimizer) -> Masters | None:
-    """Return a decorated optimizer's master weights.
-
-    None for any other optimizer, and for one that keeps none.
-    """
+    """Return the master weights of a decorated optimizer; None for one that keeps none."""
     masters: Masters | None = getattr(optimizer, "_unamp_masters", None)
     return masters if masters is not None and masters.kept else None
 
@@ -49,7 +46,7 @@ def masters_of(optimizer: Optimizer) -> Masters | None:
 class Masters:
     """An optimizer's float32 master weights, and their exchange with the low parameters.
 
-    Parameters that are made trainable later get one at their first step.
+    A parameter that becomes trainable later gets a master weight at its first step.
     """
 
     def __init__(self, optimizer: Optimizer, *, kept: bool) -> None:
@@ -60,7 +57,7 @@ class Masters:
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Have low parameters be their master weights, with float32 gradients, while this is open.
+        """Exchange low parameters and gradients for float32 ones while the context is open.
 
         No policy is in force meanwhile.
         """
@@ -75,29 +72,29 @@ class Masters:
                 self._give_back()
 
     def call(self, function: Function, args: Iterable[object], kwargs: Keywords) -> object:
-        """Call a function of the optimizer with its master weights in place.
+        """Call a method of the optimizer with its master weights exchanged.
 
-        A closure sees low parameters, and the caller's policy.
+        During a closure the parameters are low again, and the caller's policy is in force.
         """
         with Step(thread, self.exchanged) as running:
             args, kwargs = running.handed(args, kwargs)
             return function(*args, **kwargs)
 
     def widen_gradients(self) -> None:
-        """Turn low gradients into float32 ones, which low parameters then hold."""
+        """Cast the low gradients of low parameters to float32, in place."""
         for parameter in low_parameters(self._owner()):
             gradient = parameter._grad_ivar()
             if gradient is not None and gradient.dtype in LOW:
                 exchange_memory(gradient, _cast(alias(gradient), FLOAT32))
 
     def follow(self) -> None:
-        """Have master weights follow where somebody else has changed low parameters."""
+        """Update the master weights of low parameters that other code has changed."""
         if self._exchanged is None and self.kept:
             for parameter in low_parameters(self._owner()):
                 self._master(parameter)
 
     def load(self, weights: Mapping[str, Tensor | np.ndarray]) -> None:
-        """Take master weights over, while they are exchanged; the parameters will follow."""
+        """Load master weights while they are exchanged; low parameters get them at the end."""
         for each in self._exchanged or ():
             if (weight := weights.get(each.parameter.name)) is not None:
                 assign_master(weight, each.master)
@@ -137,7 +134,7 @@ def check_masters(optimizer: Optimizer, weights: Mapping[str, Tensor | np.ndarra
     """Check master weights that are to be loaded.
 
     Raises:
-        ValueError: for one that no parameter has, or of another shape.
+        ValueError: where a weight has no parameter, or not its parameter's shape.
     """
     own = {parameter.name: parameter for parameter in parameters(optimizer)}
     for name, weight in weights.items():
@@ -153,14 +150,14 @@ def check_masters(optimizer: Optimizer, weights: Mapping[str, Tensor | np.ndarra
 
 
 def assign_master(weight: Tensor | np.ndarray, master: Tensor) -> None:
-    """Write a loaded master weight to where the optimizer's own is."""
+    """Write a loaded master weight into the optimizer's own, in place."""
     weight = weight if isinstance(weight, _Tensor) else paddle.to_tensor(weight)
     _assign_out_(_cast(weight, FLOAT32), master)
 
 
 def add_up_wide(parameter: Tensor) -> None:
-    """Have a low parameter's gradient added up in float32; Paddle itself cannot on the CPU."""
-    alive, held = weakref.ref(parameter), []  # the hooks belong to the parameter
+    """Accumulate a low parameter's gradient in float32, which Paddle itself cannot on the CPU."""
+    alive, held = weakref.ref(parameter), []  # weak: the parameter owns its hooks
 
     def before(gradient: Tensor) -> None:
         found = alive()._grad_ivar()  # type: ignore[union-attr]
@@ -179,7 +176,7 @@ def add_up_wide(parameter: Tensor) -> None:
 
 
 def parameters(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Return an optimizer's parameters, in its order."""
+    """Return an optimizer's parameters, in the optimizer's order."""
     for each in HOOKS.attribute(optimizer, "_param_groups") or ():
         if isinstance(each, dict):
             yield from each["params"]
@@ -188,7 +185,7 @@ def parameters(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def low_parameters(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Return the parameters of an optimizer that have master weights, in its order."""
+    """Return the low parameters that an optimizer trains, in the optimizer's order."""
     return (
         parameter
         for parameter in parameters(optimizer)

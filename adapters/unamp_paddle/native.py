@@ -1,8 +1,8 @@
-"""Paddle's own AMP, and regions of ours: whichever was opened last is in force.
+"""Paddle's own AMP beside regions of unamp: the one that was opened last is in force.
 
-`paddle.amp.auto_cast` inside a region opens a region of ours, with Paddle's lists and the user's:
-on a CPU it would do nothing, and on a GPU the region's casts would go on beside it. A region inside
-`paddle.amp.auto_cast` switches that off meanwhile.
+`paddle.amp.auto_cast` inside a region opens a region of unamp's, with Paddle's lists and the
+user's: on a CPU Paddle's own would do nothing, and on a GPU both would cast. A region inside
+`paddle.amp.auto_cast` switches Paddle's own off while it is open.
 """
 
 from __future__ import annotations
@@ -51,15 +51,14 @@ def _region(
     dtype: DtypeLike = "float16",
     use_promote: bool = True,
 ) -> Region | None:
-    """Return the region that arguments of `paddle.amp.auto_cast` stand for.
-
-    None where nobody asked for one.
+    """Return the region of unamp for arguments of `paddle.amp.auto_cast`; None for no region.
 
     Raises:
         ValueError: for a level, a dtype or an operation that is unknown.
     """
     if not enable:
-        # `paddle.Model` opens one in every step; with AMP left out of `prepare` that says nothing.
+        # `paddle.Model` opens one in every step, even where its user asked for no AMP: that must
+        # not switch off the user's region.
         return (
             None
             if _opened_by("paddle.hapi.model")
@@ -76,7 +75,7 @@ def _names(given: Collection[str] | None) -> tuple[str, ...]:
 def _opened_by(module: str) -> bool:
     """Return whether the `with` statement that this thread is entering is in a module.
 
-    It is behind the frames that enter it.
+    Frames of this module, of `contextlib` and of `auto_cast` stand between the two.
     """
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_globals["__name__"] in (
@@ -90,33 +89,30 @@ def _opened_by(module: str) -> bool:
 
 @as_replacement
 def told_of_region(original: Function, /, *args: Any, **kwargs: Any) -> bool:
-    """Wrap `paddle.is_autocast_enabled`, so that it tells of regions, too."""
+    """Wrap `paddle.is_autocast_enabled`, so that it answers for regions, too."""
     plan = thread.plan
     return original(*args, **kwargs) if plan is None else plan.policy.active
 
 
 @as_replacement
 def told_of_dtype(original: Function, /, *args: Any, **kwargs: Any) -> str:
-    """Wrap `paddle.get_autocast_dtype`, so that it tells of regions, too."""
+    """Wrap `paddle.get_autocast_dtype`, so that it answers for regions, too."""
     plan = thread.plan
     if plan is None:
         return str(original(*args, **kwargs))
-    # Paddle's own answers float16 where nothing is on.
+    # Paddle's own returns float16 where no AMP is on.
     return plan.policy.dtype if plan.policy.active else "float16"
 
 
 def _state() -> Any:
-    """Return the object that holds the level of Paddle's own AMP in this thread.
-
-    None where there is no such object.
-    """
+    """Return the object with the level of Paddle's own AMP in this thread; None without one."""
     if _in_dynamic_mode():
         return _dygraph_tracer()
     return core._get_amp_attrs()  # type: ignore[attr-defined, unused-ignore]
 
 
 def switched_off() -> AbstractContextManager[None] | None:
-    """Switch Paddle's own AMP off, and return a context that switches it on again.
+    """Switch Paddle's own AMP off, and return the context whose end switches it on again.
 
     None where it is off already.
     """
@@ -130,7 +126,7 @@ def switched_off() -> AbstractContextManager[None] | None:
 
 @contextmanager
 def without_paddles_own() -> Iterator[None]:
-    """Keep Paddle's own AMP out while the context is open."""
+    """Switch Paddle's own AMP off while the context is open."""
     state = _state()
     level, state._amp_level = state._amp_level, _OFF
     try:

@@ -1,4 +1,4 @@
-"""Reporting every operation of the vocabulary that runs, for `unamp.trace`."""
+"""Report every operation of the vocabulary that runs, for `unamp.trace`."""
 
 from __future__ import annotations
 
@@ -49,10 +49,7 @@ def report(
     kwargs: Keywords,
     low: Callable[[str], object],
 ) -> object:
-    """Run one operation and report what it computed in.
-
-    `low` computes it low, in the dtype of a name.
-    """
+    """Run one operation, and report it; `low` runs it a second time, in the named low dtype."""
     before = _drawn() if traces.shadow is not None else None
     written = (
         keep_call(CALLS, op, operator.name, args, kwargs) if paddle.in_dynamic_mode() else None
@@ -68,9 +65,9 @@ def report(
 
 
 def _drawn() -> list[list[str]]:
-    """Return a value that differs once random numbers were drawn.
+    """Return the state of Paddle's generators, as printed: it changes with each random number.
 
-    It is the text that Paddle prints of its generators, without the addresses.
+    Addresses in the text are left out.
     """
     return [
         [part for part in str(state).split() if not part.startswith("0x")]
@@ -84,19 +81,16 @@ def _numbers(tensor: Tensor) -> Any:
 
 
 def _follow(tensor: Tensor, hook: GradientHook, result: int) -> Tensor:
-    """Tell a hook of the gradient of a result; one that needs no gradient gets none."""
+    """Have a hook receive the gradient of a result, if the result needs one."""
     if not tensor.stop_gradient:
         tensor.register_hook(_reporter.taking(hook, result))
-        # It stays, and does nothing once the trace is closed: what could remove it would keep the
-        # tensor, and its graph.
+        # Never removed: the object that removes it keeps the tensor and its graph alive. It does
+        # nothing once the trace is closed.
     return tensor
 
 
 def _follow_parameters(path: str, network: paddle.nn.Layer) -> None:
-    """Put hooks on the parameters of a network, where their gradients are wanted.
-
-    See `unamp.adapter.open_traces.Layers`.
-    """
+    """Put hooks on a network's parameters for a trace; see `unamp.adapter.open_traces.Layers`."""
     if not paddle.in_dynamic_mode():
         return
     for name, parameter in network.named_parameters():
@@ -122,10 +116,7 @@ report_registered = _reporter.report_registered
 
 @contextmanager
 def second_run(tensors: Sequence[Tensor | Value]) -> Iterator[SecondRun]:
-    """Watch a registered operation, and give the function that runs it again.
-
-    See `unamp.adapter.registered`.
-    """
+    """Yield the function that runs a registered operation again; see `unamp.adapter.registered`."""
     before, same = _drawn(), [unchanged(tensor) for tensor in tensors]
 
     def run(call: Callable[[], T]) -> T:
@@ -140,10 +131,7 @@ def second_run(tensors: Sequence[Tensor | Value]) -> Iterator[SecondRun]:
 
 
 def unchanged(value: Tensor | Value) -> Callable[[], bool]:
-    """Return the function that tells whether a tensor is unchanged.
-
-    A value of a program is never changed in place.
-    """
+    """Return the function that tells whether a tensor is unchanged; a program's value always is."""
     if not paddle.in_dynamic_mode():
         return lambda: True
     version = value.inplace_version

@@ -1,9 +1,9 @@
 """An operation as Paddle's code calls it.
 
 There are two kinds. A *forward function* of `paddle._C_ops` (or a Tensor's `+`, `@`, ...) is one
-kernel. A *composite* is a function or layer of Paddle's Python code that computes with several of
-them and is one operation of the vocabulary, like `conv2d` with its bias: its own rule holds for
-everything inside.
+kernel. A *composite* is a function or layer of Paddle's Python code that calls several forward
+functions and is one operation of the vocabulary, like `conv2d` with its bias: its own rule holds
+for everything inside.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Operator(performing.Operator):
     """One operation; see `unamp.adapter.performing.Operator`.
 
     Attributes:
-        composite: whether it is Python code that computes with forward functions.
-        direct: whether it is Python code that reaches no forward function.
-        in_programs: whether it is arithmetic of the values that programs are made of, which is C++
-            behind Python.
-        sparse: whether its tensors are sparse, for which a CPU has float32 kernels alone.
+        composite: whether it is Python code that is one operation.
+        direct: whether it is Python code that calls no forward function.
+        in_programs: whether it is an arithmetic operator of the values in programs: Python that
+            calls C++.
+        sparse: whether its tensors are sparse; for those a CPU has only float32 kernels.
     """
 
     __slots__ = ("composite", "direct", "in_programs", "sparse")
@@ -57,9 +57,9 @@ class Operator(performing.Operator):
         return _parameters(args[0]) if self.layer else {}
 
     def needs_float32(self) -> bool:
-        """Return whether low tensors must become float32 for an operation that no rule reaches.
+        """Return whether a CPU needs float32 inputs for an operation that no rule reaches.
 
-        The vocabulary has no name for it, and a CPU no kernel for low tensors.
+        Such an operation has no name in the vocabulary, and no low kernel on the CPU.
         """
         if self.op is not None or self.in_place or self.view:
             return False
@@ -68,7 +68,7 @@ class Operator(performing.Operator):
         )
 
     def runs_natively(self, dtype: paddle.dtype) -> bool:
-        """Return whether an operation that only moves data can do so in a low dtype on the CPU."""
+        """Return whether an operation that only moves data runs in a low dtype on the CPU."""
         return self.composite or registered(self.name.rpartition(".")[2].rstrip("_"), NAMES[dtype])
 
 
@@ -82,7 +82,8 @@ def _parameters(layer: Layer) -> Mapping[int, Tensor | Value]:
                 continue
             found[id(value)] = value
             if isinstance(value, Value):
-                # `to_static` traces values; a layer may hold the parameter itself elsewhere, too.
+                # `to_static` puts a value in the parameter's place, but the layer may hold the
+                # parameter itself in another attribute.
                 found[id(own)] = own
     return found
 
@@ -94,7 +95,7 @@ def _kernels() -> dict[str, list[str]]:
 
 @cache
 def registered(name: str, dtype: str) -> bool:
-    """Return whether a forward function has a CPU kernel for a dtype, and so has its gradient."""
+    """Return whether a forward function, and its gradient, have CPU kernels for a dtype."""
 
     def has(kernel: str) -> bool:
         return any(

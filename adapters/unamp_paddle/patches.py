@@ -1,8 +1,8 @@
-"""The places where Paddle's code must know about regions, replaced while a region is open.
+"""The patches of Paddle's code that must know about regions.
 
-`acquire` applies the patches with the first open region of the process, `release` undoes them with
-the last. What stands in asks first whether the calling thread is in a region, so that other threads
-see the original.
+`acquire` applies them with the first open region of the process, `release` undoes them with the
+last. Each replacement asks first whether the calling thread is in a region, and calls the original
+where it is not: a patch is seen by all threads.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ _in_regions = in_regions(thread)
 
 @contextmanager
 def _assisted() -> Iterator[None]:
-    """Have no policy in force in this thread; compute with low tensors where the device cannot.
+    """Let code run without a policy on low tensors, which the device may have no kernels for.
 
-    What was saved in a region is low beside float32 parameters: those are widened together.
+    Tensors that were saved in a region may be low beside float32 parameters: low ones are widened.
     """
     helping = Plan.without_policy().inside(Rule.WIDEST)
     with patched(helping), in_force(thread, helping):
@@ -80,7 +80,7 @@ def _assisted() -> Iterator[None]:
 
 @as_replacement
 def _recompute(original: Function, /, function: Function, *args: Any, **kwargs: Any) -> Any:
-    # Recomputation remembers the state of Paddle's own AMP for the second forward, and not ours.
+    # For the second forward, Paddle restores its own AMP alone: the region must be opened again.
     region = innermost_region()
     if thread.plan is None or region is None:
         return original(function, *args, **kwargs)
@@ -102,7 +102,7 @@ def _in_region(function: Function, region: Region) -> Function:
 def _register_hook(
     original: Function, self: Tensor, hook: Callable[[Tensor], Tensor | None]
 ) -> object:
-    # A hook on a low tensor gets a low gradient, maybe long after the region.
+    # A hook on a low tensor is given a low gradient, maybe long after the region has closed.
     @functools.wraps(hook)
     def helped(grad: Tensor) -> Tensor | None:
         with _assisted():
@@ -113,10 +113,9 @@ def _register_hook(
 
 @cache
 def _helped(layer: type) -> type:
-    """Return a PyLayer whose backward can compute with low gradients.
+    """Return a PyLayer whose backward can compute with the low gradients of a forward in a region.
 
-    A forward inside a region leads to those. What it answers has the dtypes of the inputs: before
-    3.3 Paddle does not see to that by itself.
+    The backward returns gradients in the dtypes of the inputs, which Paddle before 3.3 needs.
     """
 
     def forward(ctx: PyLayerContext, *args: Any, **kwargs: Any) -> Any:
@@ -144,8 +143,8 @@ def _as(gradient: TensorT | None, dtype: paddle.dtype) -> TensorT | None:
 
 @_in_regions
 def _static_apply(original: Function, /, self: StaticPyLayer, *args: Any, **kwargs: Any) -> Any:
-    # A PyLayer in a program: its backward becomes a part of it, and must answer in the dtypes of
-    # the inputs, too.
+    # In a program a PyLayer's backward becomes a part of the program. It, too, must return
+    # gradients in the dtypes of the inputs.
     backward, dtypes = (
         self.backward_fn_with_ctx,
         [dtype_of(value) for value in tensors((args, kwargs))],
@@ -168,8 +167,8 @@ def _apply(cls: type, *args: Any, **kwargs: Any) -> Any:
 
 @as_replacement
 def _to_numpy(original: Function, var: Tensor | Value | Variable) -> object:
-    # `paddle.Model` logs losses and hands out predictions as NumPy arrays, of which a bfloat16
-    # tensor's holds bits.
+    # `paddle.Model` logs losses and returns predictions as NumPy arrays, and the array of a
+    # bfloat16 tensor holds bits.
     low = (
         thread.plan is not None and isinstance(var, Tensor) and dtype_of(var) is DTYPES["bfloat16"]
     )
@@ -180,7 +179,8 @@ def _to_numpy(original: Function, var: Tensor | Value | Variable) -> object:
 def _minimize(
     original: Function, objective_func: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any
 ) -> object:
-    # As a step, whose closure is the function that is minimized. The search compares its values.
+    # An optimizer's step, with the objective as its closure. The search compares the objective's
+    # values, which must be float32.
     with Step(thread, functools.partial(suspended, thread)) as step:
 
         def objective(position: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def _minimize(
 
 @_in_regions
 def _widening(original: Function, *args: Any, **kwargs: Any) -> object:
-    # As in a step no rule reaches what it computes. Low tensors beside float32 are widened.
+    # As in an optimizer's step, no rule applies inside; low tensors beside float32 are widened.
     assert thread.plan is not None
     with in_force(thread, thread.plan.inside(Rule.WIDEST)):
         return original(*args, **kwargs)
@@ -201,7 +201,7 @@ def _widening(original: Function, *args: Any, **kwargs: Any) -> object:
 def _beam_search_step(
     original: Function, *args: Any, logits: Tensor | Value, **kwargs: Any
 ) -> object:
-    # Scores add up, and those of beams that have ended are -1e9: in float16 infinite, and then NaN.
+    # Scores are added up, and a beam that has ended scores -1e9: infinite in float16, and then NaN.
     assert thread.plan is not None
     with in_force(thread, thread.plan.inside(Rule.WIDEST)):
         return original(*args, logits=cast(logits, FLOAT32), **kwargs)
@@ -209,7 +209,7 @@ def _beam_search_step(
 
 @_in_regions
 def _power_to_db(original: Function, spect: Tensor | Value, *args: Any, **kwargs: Any) -> object:
-    # Silence is 1e-10, which in float16 is zero.
+    # It takes the logarithm of at least 1e-10, which is zero in float16.
     assert thread.plan is not None
     with in_force(thread, thread.plan.inside(Rule.FP32)):
         return original(cast(spect, FLOAT32), *args, **kwargs)
@@ -221,10 +221,11 @@ def _convert_attention_mask(
 ) -> Tensor | Value | None:
     own = dtype_of(attn_mask) if isinstance(attn_mask, (Tensor, Value)) else None
     if own is DTYPES["bfloat16"]:
-        # Paddle calls it "uint16", and takes numbers to add, in it, for a mask of zeros and ones.
+        # Paddle's name for bfloat16 here is "uint16", so it would take numbers that are to be added
+        # for a mask of zeros and ones.
         return cast(attn_mask, dtype)
     if own is not None and own not in NAMES and dtype == DTYPES["float16"]:
-        # -1e9 is infinite there, and a query that may look at nothing would be NaN.
+        # -1e9 is infinite in float16: a query that may look at nothing would become NaN.
         return cast(paddle.clip(original(attn_mask, FLOAT32), min=-65504.0), dtype)
     return original(attn_mask, dtype)
 
@@ -239,15 +240,14 @@ def _create_parameter(
     *args: Any,
     **kwargs: Any,
 ) -> object:
-    # A function of `paddle.static.nn` gives its parameters the dtype of its input.
+    # Functions of `paddle.static.nn` make parameters in the dtype of their input, which may be low.
     made = FLOAT32 if isinstance(self, LayerHelper) and dtype in LOW else dtype
     return original(self, attr, shape, made, *args, **kwargs)
 
 
 @_in_regions
 def _carried(original: Function, self: LoopVar, next_var: object) -> object:
-    # What a loop of a program carries keeps the dtype that it starts with: under Paddle's own AMP,
-    # too.
+    # A loop's variable keeps the dtype that it starts with, as under Paddle's own AMP.
     both = isinstance(self.curr_var, Value) and isinstance(next_var, Value)
     if both and {dtype_of(self.curr_var), dtype_of(next_var)} <= NAMES.keys():
         next_var = cast(next_var, dtype_of(self.curr_var))
@@ -258,7 +258,7 @@ def _carried(original: Function, self: LoopVar, next_var: object) -> object:
 def _promoted(
     original: Function, out_with_blocks: Sequence[tuple[object, Block]], *args: Any
 ) -> object:
-    # Branches of a program end in one dtype: float32 where theirs differ.
+    # The branches of a program must return one dtype: float32, where theirs differ.
     ends = [out for out, _ in out_with_blocks]
     dtypes = {dtype_of(out) for out in ends if isinstance(out, Value)}
     if len(dtypes) > 1 and dtypes <= NAMES.keys() and all(isinstance(out, Value) for out in ends):
@@ -268,8 +268,7 @@ def _promoted(
 
 @_in_regions
 def _assign(original: Function, x: object, output: Tensor | Value | None = None) -> Tensor | Value:
-    # Paddle gives what is written to the dtype of what is written: a layer's buffer would be low
-    # from then on.
+    # Paddle gives the output the dtype of the value: a layer's buffer would be low from then on.
     if (
         output is not None
         and isinstance(x, (Tensor, Value))
@@ -281,7 +280,7 @@ def _assign(original: Function, x: object, output: Tensor | Value | None = None)
 
 @_in_regions
 def _written(original: Function, self: Tensor, value: Any, *args: Any, **kwargs: Any) -> object:
-    # Paddle refuses another dtype than what is written to has.
+    # Paddle refuses a value in another dtype than the tensor's.
     if isinstance(value, Tensor) and {dtype_of(self), dtype_of(value)} <= NAMES.keys():
         value = cast(value.detach(), dtype_of(self))
     return original(self, value, *args, **kwargs)
@@ -289,12 +288,15 @@ def _written(original: Function, self: Tensor, value: Any, *args: Any, **kwargs:
 
 @_in_regions
 def _to_sparse_csr(original: Function, self: Tensor) -> object:
-    # It is C++ that calls no forward function. A CPU has sparse tensors in float32.
+    # C++ that calls no forward function; for sparse tensors a CPU has only float32 kernels.
     return original(self if on_gpu((self,)) else cast(self, FLOAT32))
 
 
 def _in_place(name: str) -> Replacement:
-    """Return the replacement of a function in place that refuses dtypes; `name` is the other."""
+    """Return the replacement of an in-place function that refuses dtypes.
+
+    `name` is the function that returns the same as a new tensor.
+    """
 
     @_in_regions
     def change(original: Function, x: Tensor | Value, *args: Any, **kwargs: Any) -> Tensor | Value:
@@ -308,8 +310,8 @@ def _in_place(name: str) -> Replacement:
 
 @_in_regions
 def _setitem(original: Function, self: Tensor, item: object, value: object) -> object:
-    # On the CPU Paddle's gradient of what is written to a low tensor by an index is float32 numbers
-    # in low memory: wrong ones, behind its end.
+    # Where a tensor is written into a low one by an index, Paddle's CPU kernel writes the value's
+    # gradient as float32 numbers into low memory: wrong numbers, and past the end.
     emulated = isinstance(value, Tensor) and dtype_of(self) in LOW and not value.stop_gradient
     if not emulated or not indexes((self, item)) or not (CPU_ONLY or not on_gpu((self,))):
         return original(self, item, value)
@@ -322,7 +324,7 @@ def _setitem(original: Function, self: Tensor, item: object, value: object) -> o
 def _vector_to_parameters(
     original: Function, vec: Tensor, parameters: Iterable[Tensor], *args: Any, **kwargs: Any
 ) -> object:
-    # Parameters become pieces of the vector, and have its dtype from then on.
+    # Parameters become slices of the vector, and would have its dtype from then on.
     parameters = list(parameters)
     dtypes = {dtype_of(parameter) for parameter in parameters}
     with suspended(thread):
@@ -334,35 +336,35 @@ def _vector_to_parameters(
 @_in_regions
 @contextmanager
 def _averaged(original: Function, /, *args: Any, **kwargs: Any) -> Iterator[None]:
-    # What is made and put back are parameters, as in a step. What the caller computes with them is
-    # under the policy.
+    # As in a step, no policy is in force where parameters are averaged and put back. It is in force
+    # in the body of the caller's `with`.
     around, context = thread.plan, original(*args, **kwargs)
     with suspended(thread), context, in_force(thread, around):
         yield
 
 
 def _readable(value: object) -> Any:
-    """Return tensors that NumPy can read: to it a bfloat16 tensor is bits."""
+    """Return tensors that NumPy can read: low ones in float32, since bfloat16 arrives as bits."""
     return convert(lambda tensor, dtype: cast(tensor.detach(), dtype), FLOAT32, value)
 
 
 @_in_regions
 def _read_by_numpy(original: Function, *args: Any, **kwargs: Any) -> Any:
-    # In float16 a metric would find the wrong interval of 4,095, too.
+    # float16, too: `Auc` would find the wrong one of its 4,095 intervals.
     return original(*map(_readable, args), **{k: _readable(v) for k, v in kwargs.items()})
 
 
 @_in_regions
 def _to_tensor(original: Function, data: object, *args: Any, **kwargs: Any) -> Any:
-    # Tensors in a list are read by NumPy.
+    # Paddle reads a list of tensors as NumPy arrays.
     return original(data if isinstance(data, Tensor) else _readable(data), *args, **kwargs)
 
 
-#: Functions of Python code: the module, the path inside it, and what makes the replacement.
+#: Functions of Python code: the module, the path inside it, and the maker of the replacement.
 _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.autograd.ir_backward", "calc_gradient_helper", runs_without_policy(thread)),
-    # What clips, regularises and updates: every optimizer's step but that of LBFGS, which computes
-    # beside it.
+    # The part of a step that clips, regularises and updates, in every optimizer but LBFGS, which
+    # computes outside of it.
     ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", runs_without_policy(thread)),
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
     ("paddle.incubate.optimizer.functional.bfgs", "minimize_bfgs", _minimize),
@@ -371,12 +373,12 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.nn.clip", "ClipGradBase.__call__", _widening),
     ("paddle.autograd.autograd", "_Jacobian.__getitem__", _widening),
     ("paddle.incubate.autograd.functional", "_Jacobian.__getitem__", _widening),
-    # What else makes or changes parameters, and state.
+    # Other functions that make or change parameters and state.
     ("paddle.nn.initializer.orthogonal", "Orthogonal.__call__", runs_without_policy(thread)),
     ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", runs_without_policy(thread)),
     ("paddle.nn.utils.weight_norm_hook", "weight_norm", runs_without_policy(thread)),
     ("paddle.nn.utils.weight_norm_hook", "remove_weight_norm", runs_without_policy(thread)),
-    # Buffers of `paddle.audio.features`, and what the layers answer.
+    # The buffers and the results of the layers of `paddle.audio.features`.
     ("paddle.audio.functional.functional", "power_to_db", _power_to_db),
     ("paddle.audio.functional.window", "get_window", runs_without_policy(thread)),
     *(
@@ -398,7 +400,7 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.nn.initializer.assign", "Assign.__init__", _read_by_numpy),
     ("paddle.tensor.manipulation", "tolist", _read_by_numpy),
     ("paddle.tensor.creation", "to_tensor", _to_tensor),
-    # Where the pixels of an image are, and which of its colours is the greatest.
+    # They compute pixels' coordinates, and compare colours: low numbers give other pixels.
     *(
         ("paddle.vision.transforms.functional_tensor", name, _widening)
         for name in ("adjust_hue", "affine", "perspective", "rotate")
@@ -415,15 +417,15 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.nn.decode", "BeamSearchDecoder._beam_search_step", _beam_search_step),
     ("paddle.nn.layer.transformer", "_convert_attention_mask", _convert_attention_mask),
 )
-if hasattr(paddle, "is_autocast_enabled"):  # a young pair, which not every version has
+if hasattr(paddle, "is_autocast_enabled"):  # since 3.3, and `get_autocast_dtype` with it
     _HOOKS += (
         ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
         ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
     )
 if find("paddle.incubate.optimizer.lbfgs", "LBFGS") is not None:
-    # The same under an older name, which is to go.
+    # LBFGS by its older, deprecated name.
     _HOOKS += (("paddle.incubate.optimizer.lbfgs", "LBFGS.step", stepping(thread)),)
-#: Those of Paddle's compilers, which must know about the rules of layers, too.
+#: Functions of Paddle's compilers, which must also know the rules for single layers.
 _COMPILERS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
     ("paddle.jit.dy2static.utils", "parse_arg_and_kwargs", compiling.as_written),
@@ -437,7 +439,7 @@ _COMPILERS: tuple[tuple[str, str, Replacement], ...] = (
         compiling.per_policy,
     ),
 )
-#: Functions of C++ that Paddle looks up in a module at every call.
+#: C++ functions that Paddle looks up in their module at every call, so that a name can be replaced.
 _BUILTIN_HOOKS = (
     ("run_backward", runs_without_policy(thread)),
     ("run_partial_grad", runs_without_policy(thread)),
@@ -462,13 +464,13 @@ def _compilers() -> tuple[PatchGroup]:
 # --- putting in and taking out --------------------------------------------------------------------
 
 _always: tuple[Patch, ...] = ()
-# The modules themselves: one may go, and another come by its name or at its address.
+# The modules themselves, not their names or ids, which a later module may have.
 _modules_seen: list[object] = []
 
 
 @cache
 def _base() -> tuple[Patch, ...]:
-    """Return the patches of every region, but for those that depend on what has been imported."""
+    """Return the patches of every region that do not depend on the imported modules."""
     arithmetic = {
         name: entry(operator)
         for name, operator in tensor_operators().items()
@@ -488,8 +490,9 @@ def _base() -> tuple[Patch, ...]:
 
 
 def _needed_always() -> tuple[Patch, ...]:
-    """Return the patches of every region; they grow with what is imported."""
+    """Return the patches of every region."""
     global _always, _modules_seen
+    # A module that was imported since may have new names for forward functions.
     modules: list[object] = list(sys.modules.values())
     if modules != _modules_seen:
         _always, _modules_seen = (compiling.not_simulated(_group),), modules

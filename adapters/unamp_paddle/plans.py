@@ -1,9 +1,8 @@
-"""From a policy to what has to be done about it in PaddlePaddle.
+"""Plans for PaddlePaddle: a policy's rules, and the patches and actions that carry them out.
 
-On a GPU Paddle's own `auto_cast` realises the preset ``native``, and under the preset ``paddle``
-the rules of forward functions. Everything else is carried out operation by operation, by what
-stands in for them while a region is open (`patches`): a plan says which operations those are, and
-what their rules do.
+On a GPU Paddle's own `auto_cast` carries out the preset ``native``, and under the preset ``paddle``
+the rules of forward functions. All else is carried out call by call, by the functions that replace
+Paddle's while a region is open (`patches`). A plan says which functions those are.
 """
 
 from __future__ import annotations
@@ -32,18 +31,19 @@ _CHANGES = (Rule.LOW, Rule.BANNED)  # float32 inputs, too
 
 @cache
 def _deciding() -> tuple[tuple[str, frozenset[str] | None], ...]:
-    """Return, for each operator, the operations whose rules decide if float32 inputs change.
+    """Return, for each operator, the operations whose rules decide whether float32 inputs change.
 
-    None for an operator whose inputs may always change.
+    None stands for an operator that must always be looked at.
     """
     found = []
     for operator in listing.operators():
         if operator.sparse:
             continue
-        # The parts of a composite must not follow their own rules; those of some nobody knows.
+        # A call that is left alone runs its parts under their own rules, so their rules count, too.
+        # The parts of some composites are not known (None).
         parts = facts().made_of.get(operator.op or "") if operator.composite else ()
         always = operator.which is not None or operator.layer or parts is None
-        # What has no name in the vocabulary is never cast.
+        # An empty set: without a name in the vocabulary, float32 inputs are never cast.
         deciding = (
             None if always or parts is None else frozenset({*parts, *filter(None, (operator.op,))})
         )
@@ -60,13 +60,13 @@ class Plan(BasePlan):
     """A policy made ready for PaddlePaddle.
 
     Attributes:
-        changes_float32: the operations, by Paddle's name, of which a call with float32 inputs alone
-            must be looked at, too.
+        changes_float32: Paddle's names of the operations whose calls must be looked at even if all
+            inputs are float32.
         delegated: whether Paddle's own AMP is put in force instead (preset ``native`` on a GPU).
-        natively: whether Paddle's own AMP, in force beside it, sees to forward functions on a GPU;
-            what is written in Python (`conv2d` with its bias, say) is still one operation.
-        layer_rule: the rule for all operations that a level can change, inside a layer that is one
-            operation.
+        natively: whether Paddle's own AMP, in force beside the plan, carries out the rules of
+            forward functions on a GPU. A composite (`conv2d` with its bias) follows the plan.
+        layer_rule: the rule for all operations inside a layer that is one operation, except those
+            that a level leaves alone; None elsewhere.
     """
 
     def __init__(
@@ -112,12 +112,13 @@ class Plan(BasePlan):
         )
 
     def _needs(self, operator: Operator) -> bool:
+        # A composite is patched only where its parts alone would not follow its rule.
         op = operator.op
         assert op is not None
         if op in facts().transparent or operator.sparse:
             return is_listed(self.policy, op)
         rule = self.rule(op)
-        if operator.in_programs:  # a low tensor is computed with in float32, whatever the rule
+        if operator.in_programs:  # low is emulated there under any rule
             return True
         if operator.direct:
             return self.reporting or rule not in _KEEPS
@@ -130,14 +131,15 @@ class Plan(BasePlan):
         if rule is Rule.UNTOUCHED and op not in facts().made_of:
             return False
         if rule not in _KEEPS and "dtype" in operator.places:
-            return True  # what it computes with is not told the dtype that a caller names
+            return True  # its parts do not get the dtype that a caller names, an explicit cast
         return op in facts().checks_dtypes or not self._part_follows(op, rule)
 
     def _part_follows(self, op: str, rule: Rule) -> bool:
-        """Return whether the one part of a composite does by itself what the composite's rule says.
+        """Return whether a composite's only part does by itself what the composite's rule says.
 
-        Several would each round their results, and widen their inputs one after the other. And
-        which one it is may depend on the arguments: a rule from a list is the composite's own.
+        Several parts would each round their results, and each widen its own inputs. A part of
+        another name does so only under rules that leave agreeing inputs alone, since which part
+        runs may depend on the arguments.
         """
         parts = facts().made_of.get(op, ())
         return parts == (op,) or (
@@ -152,7 +154,7 @@ class Plan(BasePlan):
         codes = listing.codes()
         needed = (codes[operator] for operator in listing.composites() if self._needs(operator))
         group = PatchGroup(needed)
-        # Paddle's own comparisons do for most policies.
+        # Most policies leave comparisons alone, and Paddle's own then do.
         compared = self.reporting or any(
             self.rule(op) is not Rule.UNTOUCHED for op in listing.COMPARISONS
         )
@@ -163,21 +165,21 @@ class Plan(BasePlan):
         )
 
     def patches(self) -> tuple[Patch, ...]:
-        """Return the patches of a region under this plan, beside those of every region."""
+        """Return the patches that a region needs for this plan, besides those of every region."""
         return self._patches
 
     @cached_property
     def observed(self) -> Plan:
-        """The same plan, for a thread whose operations are reported."""
+        """The same plan, for a thread with an open trace."""
         return Plan(self.policy, self.rules, reporting=True, layer_rule=self.layer_rule)
 
     @cached_property
     def without_native(self) -> Plan:
-        """The same plan, where Paddle's own AMP cannot be in force beside it."""
+        """The same plan without Paddle's own AMP beside it."""
         return Plan(self.policy, self.rules, layer_rule=self.layer_rule)
 
     def inside(self, rule: Rule) -> Plan:
-        """Return the plan for what a composite with this rule computes with."""
+        """Return the plan for the operations inside a composite with this rule."""
         return self._inside[rule]
 
     @cached_property
@@ -189,8 +191,8 @@ class Plan(BasePlan):
 def plan(policy: Policy, device: str | None) -> Plan | None:
     """Return the plan for a policy on a device; None where nothing is to be done.
 
-    The device is ``"cpu"``, ``"gpu"``, or None: wherever tensors can be in this process. Nothing is
-    to be done for a policy that changes nothing, and for Paddle's own AMP on a CPU, which has none.
+    That is a policy that changes nothing, and the preset ``native`` on a CPU, where Paddle has no
+    AMP. The device is ``"cpu"``, ``"gpu"``, or None for every device of this process.
     """
     if not policy.active:
         return None
@@ -204,8 +206,8 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
 def followed_natively(policy: Policy, device: str | None, *, gpu: bool) -> bool:
     """Return whether Paddle's own AMP decides about every forward function as the policy does.
 
-    It has the lists of the preset ``paddle``, and no level O3. A user's lists stay with us: they
-    hold operations, and Paddle's hold names of kernels.
+    It has the lists of the preset ``paddle``, and no level O3. It cannot take over a user's lists,
+    which hold operations: Paddle's hold names of kernels.
     """
     own = policy.preset == "paddle" and policy.level in ("OD", "O1", "O2")
     return (

@@ -1,7 +1,4 @@
-"""The check that a region has an effect on this Paddle.
-
-It looks at the dtypes of a few tiny operations under a tiny policy.
-"""
+"""Check that a region has an effect in this Paddle, by the dtypes of a few tiny operations."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from unamp_paddle.activation import Activation
 from unamp_paddle.native import without_paddles_own
 from unamp_paddle.plans import plan
 
-#: Operations, one for each way in which they are intercepted, and the dtypes of their results in a
+#: One operation for each way in which calls are intercepted, with the dtypes of its result in a
 #: region and outside.
 _EXPECTED = {
     "Tensor.__matmul__": ("bfloat16", "float32"),
@@ -24,10 +21,9 @@ _EXPECTED = {
 
 
 def probe_effects() -> None:
-    """Check that a region casts, and that nothing is left of it once it is closed.
+    """Check that a region casts, and that operations are float32 again once it is closed.
 
-    In static mode nothing is looked at: the operations would become a part of the program that is
-    being built.
+    Nothing is checked in static mode: the operations would become part of the user's program.
 
     Raises:
         FrameworkNotSupported: naming the version of Paddle, an operation, and its dtypes.

@@ -1,9 +1,9 @@
-"""Programs of static mode that a user builds by hand.
+"""Checks for static mode, in which a user builds programs by hand.
 
-They are built with `paddle.enable_static`, `static.data`, layers and an `Executor`. In PIR,
-Paddle's default since 3.0, they are built by the functions that a region replaces, casts included:
-a region around the building is all that it takes. The old IR appends operators by their names,
-which nothing of ours sees, so regions refuse it.
+Programs are built with `paddle.enable_static`, `static.data`, layers and an `Executor`. In PIR,
+Paddle's default since 3.0, the functions that a region replaces build them: a region around the
+building is enough. The old IR appends operators by name, past these functions, so regions refuse
+it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _in_dynamic_mode = paddle.in_dynamic_mode
 
 
 def check_ir() -> None:
-    """Check that programs which are built now are in PIR.
+    """Check that a program that is being built is in PIR.
 
     Raises:
-        NotExpressible: for the old IR.
+        NotExpressible: for a program of the old IR.
     """
     if not _in_dynamic_mode() and not use_pir_api():
         raise NotExpressible(
@@ -39,10 +39,7 @@ def check_ir() -> None:
 
 @as_replacement
 def refusing(append_op: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Wrap the function that appends an operator to a program of the old IR.
-
-    It raises after a region was opened.
-    """
+    """Wrap the function that appends an operator to an old IR's program: it raises in regions."""
     policy = None if _in_dynamic_mode() else current_policy("paddle")
     if policy is not None and policy.active:
         check_ir()
@@ -50,16 +47,16 @@ def refusing(append_op: Function, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def in_program(value: object) -> bool:
-    """Return whether something stands for a tensor in a program, of either IR."""
-    # In dynamic mode Paddle's `isinstance` takes every tensor for a `Variable`.
+    """Return whether an object is a tensor in a program of either IR."""
+    # Not `isinstance`: in dynamic mode, Paddle makes that true of every tensor.
     return isinstance(value, Value) or Variable in type(value).__mro__
 
 
 def refuse_scaling(loss: object) -> None:
-    """Check that a loss is a number that has been computed.
+    """Check that a loss is no value of a program.
 
     Raises:
-        NotExpressible: for a value of a program, in which the present scale would be a constant.
+        NotExpressible: for such a value: the present scale would be a constant in the program.
     """
     if in_program(loss):
         raise NotExpressible(
@@ -72,10 +69,10 @@ def refuse_scaling(loss: object) -> None:
 
 
 def refuse_decoration() -> None:
-    """Check that parameters are tensors with numbers in them.
+    """Check that Paddle is in dynamic mode, where parameters have numbers.
 
     Raises:
-        NotExpressible: in static mode, where they are names in a program.
+        NotExpressible: in static mode, where parameters are values in a program.
     """
     if not _in_dynamic_mode():
         raise NotExpressible(

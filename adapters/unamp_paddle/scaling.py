@@ -1,4 +1,4 @@
-"""Scaled losses, and the gradients that an optimizer's parameters hold."""
+"""Scale losses, and unscale and check the gradients of an optimizer's parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _scale_, _squared_norm = paddle._C_ops.scale_, paddle._C_ops.squared_l2_norm
 def scale_loss(loss: Tensor | Value | Variable, scale: float) -> Tensor:
     """See `unamp.adapter.Adapter.scale_loss`.
 
-    Paddle has no product of low tensors on the CPU: every one becomes float32.
+    A low loss becomes float32, since Paddle cannot multiply low tensors on the CPU.
     """
     refuse_scaling(loss)
     return (loss.cast(FLOAT32) if dtype_of(loss) in LOW else loss) * scale
@@ -52,11 +52,11 @@ def all_finite(tensors: Sequence[Tensor]) -> Tensor:
 
 
 class PaddleGradients:
-    """See `unamp.adapter.Gradients`. The parameters hold them.
+    """See `unamp.adapter.Gradients`. The parameters hold the gradients.
 
-    Paddle's own `check_finite_and_unscale` knows float32 only on the CPU, and zeroes what comes
-    after the first gradient that is not finite. Here the squared norms tell: their sum is finite
-    where all gradients are. It costs two thirds of the time.
+    Paddle's own `check_finite_and_unscale` takes only float32 on the CPU, and zeroes all gradients
+    after the first that is not finite. Here the sum of squared norms is looked at: if it is finite,
+    so are all gradients. That takes two thirds of the time.
     """
 
     def __init__(self, optimizer: Optimizer, given: object) -> None:
@@ -87,7 +87,7 @@ class PaddleGradients:
     def overflow(self) -> bool | None:
         if self._overflow is None and self._norms:
             total = _add_n(self._norms).item()
-            # The square of a large number can be too much for float32, and the number itself not.
+            # A square may overflow where the number itself is finite: then look at the numbers.
             self._overflow = not total < float("inf") and self._first_nonfinite() is not None
             self._norms = []
         return self._overflow
@@ -109,7 +109,7 @@ class PaddleGradients:
             return next((p for p, gradient in self._held() if not _is_finite(gradient)), None)
 
     def _held(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return the parameters that have a gradient, each with the memory of its gradient."""
+        """Return the parameters that have a gradient, each with its gradient as a dense tensor."""
         for parameter in parameters(self._optimizer):
             gradient = parameter._grad_ivar()
             if gradient is not None:
@@ -131,10 +131,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _finiteness(gradient: Tensor) -> Tensor:
-    """Return a float32 number that is finite where the gradient is.
-
-    It may overflow where the gradient is very large.
-    """
+    """Return a gradient's squared norm, in float32: where it is finite, so is the gradient."""
     if dtype_of(gradient) is DTYPES["bfloat16"]:
         gradient = _cast(gradient, FLOAT32)
     norm = _squared_norm(gradient)

@@ -1,4 +1,4 @@
-"""The names of Paddle's functions and layer classes, for lists that hold the objects themselves."""
+"""The names of Paddle's functions and layer classes, for a user's lists that hold the objects."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ import paddle
 
 from unamp.adapter.spellings import ObjectNames, at_path
 
-#: Names of legacy kernels that a function of today has, too, which does what another spelling says.
+#: Names of legacy kernels that are another function today, with the spelling of that function.
 _HOMONYMS = {"mul": "multiply"}
 
 
 def named(path: str) -> Any:
-    """Return the object in `paddle` that a spelling of the vocabulary stands for.
-
-    None where this version has no such name.
-    """
+    """Return the object in `paddle` for a spelling; None where this version has no such name."""
     return None if path in _HOMONYMS else at_path(paddle, path)
 
 

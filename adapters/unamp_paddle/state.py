@@ -1,4 +1,4 @@
-"""The state of a thread, and the types of Paddle's that everything here asks about."""
+"""The state of a thread, and the types, dtypes and devices of Paddle that all modules ask about."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from unamp.policy import Rule
 
 Tensor = paddle.Tensor
 Parameter = EagerParamBase
-#: What stands for a tensor while `paddle.jit.to_static` traces.
+#: A tensor of a program, while `paddle.jit.to_static` traces or a user builds one.
 Value = paddle.pir.Value
-#: A tensor, or the value that stands for one: what is made of one is of the same kind.
+#: A tensor or a program's value: a cast of one is of the same kind.
 TensorT = TypeVar("TensorT", paddle.Tensor, paddle.pir.Value)
 
-#: Whether this Paddle has kernels for the CPU alone: no others, and no plugin that brings some.
+#: Whether this Paddle can compute on the CPU alone: built for no other device, and without plugins.
 CPU_ONLY = not (
     core.is_compiled_with_cuda()
     or core.is_compiled_with_xpu()
     or paddle.device.get_all_custom_device_type()
 )
 
-#: Paddle's dtype objects are singletons; `is` costs a tenth of `in`.
+#: Paddle's dtype objects are singletons: compare them with `is`, which costs a tenth of `in`.
 DTYPES = Dtypes(
     "paddle", {"float16": paddle.float16, "bfloat16": paddle.bfloat16, "float32": paddle.float32}
 )
@@ -36,12 +36,12 @@ FLOAT32 = paddle.float32
 LOW = (paddle.float16, paddle.bfloat16)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
-#: What the public function asks, without a call of Python.
+#: The C++ function behind `paddle.is_grad_enabled`, which saves a call in Python.
 is_grad_enabled = getattr(core, "_has_grad", paddle.is_grad_enabled)
 
 _SAME = {dtype: dtype for dtype in NAMES}
-#: Classes of tensors that make a new object each time that they are asked for their dtype: before
-#: Paddle 3.3 all do.
+#: The classes whose `dtype` is a new object at each access, so that `is` fails (see `dtype_of`):
+#: before Paddle 3.3, all of them.
 FORGETFUL = (
     (Value,) if paddle.zeros([0], "float32").dtype is FLOAT32 else (Value, Tensor, Parameter)
 )
@@ -71,28 +71,25 @@ def expects_gpu() -> bool:
 
 
 class Plan(CallPlan, Protocol):
-    """A policy made ready for Paddle, as what carries out a call sees it."""
+    """A policy made ready for Paddle, as the code that carries out a call sees it."""
 
     @property
     def changes_float32(self) -> Container[str]:
-        """Paddle's names of operations whose calls in float32 alone must be looked at, too."""
+        """Paddle's names of operations whose calls must be looked at even if all is float32."""
 
     @property
     def natively(self) -> bool:
-        """True where Paddle's own AMP, in force beside it, sees to forward functions on a GPU."""
+        """True where Paddle's own AMP carries out the rules of forward functions on a GPU."""
 
     @property
     def layer_rule(self) -> Rule | None:
-        """The rule of the layer that is one operation, inside it; else None.
-
-        It holds for all operations that a level can change.
-        """
+        """The rule for all operations inside a layer that is one operation; None elsewhere."""
 
     def carry_out(self, operator: Any, args: Sequence[object], kwargs: Keywords) -> object:
         """Call an operation under its rule."""
 
     def inside(self, rule: Rule) -> Plan:
-        """Return the plan for what an operation that has this rule computes with."""
+        """Return the plan for the operations inside a composite with this rule."""
 
 
 thread: ThreadState[Plan] = ThreadState()

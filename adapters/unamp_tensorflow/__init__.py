@@ -14,7 +14,7 @@ check_version("tensorflow", tensorflow.__version__, REQUIRES, older="older ones 
 HOOKS.probe()
 amp_warnings.newer_than_examined("tensorflow", tensorflow.__version__, HOOKS.examined)
 
-# Not before: other versions do not have what these import.
+# Imported late: a version that is refused above may lack the names that it imports.
 from unamp_tensorflow.adapter import TensorFlowAdapter  # noqa: E402
 
 adapter: Adapter = TensorFlowAdapter(REQUIRES)

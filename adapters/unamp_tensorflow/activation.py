@@ -1,4 +1,4 @@
-"""Putting a plan in force in the calling thread, and putting back what was in force before."""
+"""Put a plan in force in the calling thread, and put back the plan that was in force before."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Activation:
     def enter(self) -> object:
         plan, outer = self.plan, thread.plan
         if plan is None:
+            # In the compiler's keys: a library's default region, traced outside, must not run here.
             patches.compilers.acquire()
         else:
             patches.acquire(plan)

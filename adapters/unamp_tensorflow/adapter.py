@@ -1,4 +1,4 @@
-"""The adapter for TensorFlow: the contract of `unamp.adapter`, carried out by its neighbours."""
+"""The adapter for TensorFlow: `unamp.adapter.Adapter`, made of the modules beside it."""
 
 from __future__ import annotations
 
@@ -74,17 +74,14 @@ class TensorFlowAdapter(BaseAdapter):
         probing.probe_effects()
 
     def runtime(self) -> Mapping[str, Fact]:
-        """Return the build, oneDNN and threads.
-
-        TensorFlow's own tests ask whether oneDNN is in use; not every version may tell.
-        """
+        """Return the build, the threads, and whether oneDNN is in use, if this version tells."""
         try:
             from tensorflow.python.util._pywrap_util_port import IsMklEnabled
         except ImportError:
             onednn = {}
         else:
             onednn = {"onednn": bool(IsMklEnabled())}
-        # 0 means that TensorFlow chooses, later.
+        # 0 means that TensorFlow will choose.
         chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
         threads = {"threads": chosen} if chosen else {}
         return {"build": "cuda" if tf.test.is_built_with_cuda() else "cpu", **onednn, **threads}
@@ -105,10 +102,7 @@ class TensorFlowAdapter(BaseAdapter):
         return casting.cast(tensor, DTYPES[dtype])
 
     def native_policy(self, device: str) -> Policy | None:
-        """Return the policy of grappler's rewrite of graphs.
-
-        None unless a graph is being built and the rewrite is switched on.
-        """
+        """Return the policy of grappler's rewrite; None unless it is on and a graph is built."""
         if tf.executing_eagerly() or not tf.config.optimizer.get_experimental_options().get(
             "auto_mixed_precision"
         ):

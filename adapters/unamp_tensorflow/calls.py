@@ -2,13 +2,12 @@
 
 The wrappers that TensorFlow generates for its operation types look up two functions at every call:
 `TFE_Py_FastPathExecute` executes eagerly, `_apply_op_helper` adds a node to a graph. Both are
-replaced while a region is open, and both replacements do the same: cast the inputs, call the
-original, and where the dtype has no kernel emulate it (round the inputs, compute in float32, round
-the result).
+replaced while a region is open, and both replacements do the same: they cast the inputs and call
+the original. Where the dtype has no kernel they emulate it: inputs rounded to low, computed in
+float32, the result rounded to low.
 
-Why these: TensorFlow has nothing public that would serve. `tf.experimental.dispatch_for_api` is
-asked for types of a user's own, never for plain tensors; the callbacks of `op_callbacks` come after
-an operation and see its results.
+These two are private, since nothing public serves. `tf.experimental.dispatch_for_api` works for a
+user's own types, never for plain tensors; callbacks of `op_callbacks` run after an operation.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _must_record = recording.must_record_gradient
 
 
 def execute_eagerly(ctx: object, op: str, name: str | None, *args: Value) -> Outputs:
-    """Stand in for `TFE_Py_FastPathExecute`."""
+    """Execute an operation type under its rule, in place of `TFE_Py_FastPathExecute`."""
     plan = thread.plan
     if plan is None:
         return execute(ctx, op, name, *args)
@@ -59,9 +58,9 @@ def execute_eagerly(ctx: object, op: str, name: str | None, *args: Value) -> Out
 def add_node(
     original: Callable[..., Added], /, op_type_name: str, name: str | None = None, **keywords: Any
 ) -> Added:
-    """Stand in for `_apply_op_helper`."""
+    """Add a node to a graph under its rule, in place of `_apply_op_helper`."""
     plan = thread.plan
-    if thread.recorded:  # whoever added the node before did not ask
+    if thread.recorded:  # left by a node whose wrapper did not ask `must_record_gradient`
         thread.recorded = False
     if plan is None:
         return original(op_type_name, name, **keywords)
@@ -73,11 +72,11 @@ def add_node(
 
 @as_replacement
 def must_record(original: Callable[[], bool]) -> bool:
-    """Return the replacement of `must_record_gradient`.
+    """Return whether a wrapper must record its node on the tape, for `must_record_gradient`.
 
-    A wrapper asks it once its node is in the graph. The wrapper would put on the tape what
-    `_apply_op_helper` returned. Where that has been cast since, the tape must have the node's own
-    results: `OpTypeAction.graph` puts those there, and the answer is no.
+    The wrapper would record the results that `_apply_op_helper` returned to it. Where a rule has
+    cast these, the tape needs the node's own results: `OpTypeAction.graph` has recorded them
+    already, and the answer is False.
     """
     if thread.recorded:
         thread.recorded = False
@@ -89,8 +88,8 @@ class OpTypeAction:
     """A rule, made ready for one operation type; see `unamp_tensorflow.state.Action`.
 
     Args:
-        low: the number of the policy's dtype; 0 where no policy is in force, and operations are
-            only reported.
+        low: the number of the policy's dtype; 0 where operations are only reported, without a
+            policy.
         widen: whether a low result is cast back to float32 at once.
         ban: the text of the error for a banned operation.
     """
@@ -100,8 +99,8 @@ class OpTypeAction:
     ) -> None:
         self._op_type = op_type
         self._stated = rule
-        # Nothing in TensorFlow promotes: where a rule leaves differing inputs alone, they would
-        # raise. An operation that writes to a variable has the variable's dtype, whatever the rule.
+        # TensorFlow promotes no inputs: if a rule left differing ones alone, the call would raise.
+        # An operation that writes to a variable computes in the variable's dtype under any rule.
         self._rule = Rule.WIDEST if rule is Rule.UNTOUCHED or op_type.changes_state else rule
         self._low = low
         self._widen = widen and rule is Rule.LOW
@@ -111,7 +110,8 @@ class OpTypeAction:
             "random",
         )
 
-    # To ask TensorFlow for kernels takes a millisecond: it is asked when the answer matters.
+    # These are cached, and not set in `__init__`: asking TensorFlow for kernels may take a
+    # millisecond.
 
     @cached_property
     def _leaves_agreeing(self) -> bool:
@@ -145,7 +145,7 @@ class OpTypeAction:
                 thread.sink, op_type.op, op_type.name, self._stated, given, args, target,
                 emulated, result, lambda low: self._second(low, ctx, name, args), written,
             )  # fmt: skip
-        if self._of_two:  # two that agree, as in most sums, are left alone, and do not pay for it
+        if self._of_two:  # most sums have two inputs that agree: a quick check, and no cast
             first, second = op_type.positions
             a, b = args[first], args[second]
             if (
@@ -186,9 +186,9 @@ class OpTypeAction:
             return execute(ctx, self._op_type.name, name, *given)
         except _FallbackException:
             if any(map(is_dispatched, given)):
-                raise  # its wrapper calls what computes with the parts, and that comes back here
-            # A list in Python, an attribute to convert: its wrapper would start anew, with inputs
-            # from before any cast.
+                raise  # the wrapper dispatches to code for the parts, whose calls come back here
+            # TensorFlow leaves some arguments to Python: lists, attributes to convert. The wrapper
+            # would start again with the inputs before the casts, so the raw operation is called.
             anew = getattr(tf.raw_ops, self._op_type.name, None)
             if anew is None:
                 raise
@@ -215,6 +215,7 @@ class OpTypeAction:
         if not emulated and not op_type.widens and not (self._widen and target != FLOAT32):
             return added
         attr_types, definition, node, outputs = added
+        # The wrapper gets cast outputs, and must not record those: see `must_record`.
         if _must_record():
             attrs = [part for key in op_type.attrs for part in (key, node.get_attr(key))]
             recording.record_gradient(op_type.name, node.inputs, tuple(attrs), outputs)
@@ -223,16 +224,14 @@ class OpTypeAction:
         return attr_types, definition, node, finished
 
     def _target(self, values: Sequence[object]) -> tuple[int, bool]:
-        """Return the number of the dtype that the rule casts to; 0 for none.
-
-        The second result is True where a low dtype must be emulated.
-        """
+        """Return the number of the dtype to cast to, 0 for none, and whether to emulate it."""
         rule = self._rule
         if not self._low:
             return 0, False
         several = (value if isinstance(value, (list, tuple)) else (value,) for value in values)
         found = {number for each in several for number in map(eligible_dtype, each)} - {0}
         if rule is Rule.LOW or rule is Rule.FP32:
+            # Inputs of other dtypes follow no rule. Lists of numbers do: they become float32.
             if not found and (
                 self._makes_numbers or any(hasattr(value, "dtype") for value in values)
             ):
@@ -256,16 +255,16 @@ class OpTypeAction:
         return 0, False
 
     def _finished(self, result: Outputs, target: int) -> Outputs:
-        """Return the result, with every output cast that has the inputs' dtype.
+        """Return the result, with the outputs cast that have the inputs' dtype.
 
-        Of a norm only the first is cast, not the statistics.
+        Only the first output of a norm is cast: the others are statistics.
         """
         if isinstance(result, tf.Operation) or result is None:
             return result
         if not isinstance(result, (list, tuple)):
             return cast(result, target)
         ours = self._op_type.results
-        if len(ours) != len(result):  # one output that is a list
+        if len(ours) != len(result):  # the only output is a list
             return [cast(each, target) for each in result]
         if self._op_type.activation_only:
             ours = (True, *(False for _ in ours[1:]))
@@ -275,7 +274,7 @@ class OpTypeAction:
 
 
 def _cast(value: Value, target: int) -> Value:
-    """Return an input in a dtype."""
+    """Return an input in a dtype; arrays and lists become tensors."""
     if isinstance(value, (list, tuple)):
         if any(hasattr(each, "dtype") for each in value):
             return [_cast(each, target) for each in value]

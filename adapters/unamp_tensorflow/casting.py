@@ -35,7 +35,7 @@ def eligible_dtype(value: Value) -> int:
         if isinstance(value, composite_tensor.CompositeTensor) and not isinstance(
             value, tf.Variable
         ):
-            return 0  # a weak tensor is computed with by its parts
+            return 0  # a weak tensor: its parts are tensors that follow rules themselves
         dtype = value.dtype
         number = (
             dtype.as_datatype_enum if isinstance(dtype, tf.DType) else DTYPES.get(str(dtype), 0)
@@ -57,6 +57,7 @@ def cast(value: Value, target: int) -> Value:
     found = eligible_dtype(value)
     if not found or found == target:
         return value
+    # A layer that computes low has cast its parameters already, once for all uses.
     if (
         thread.parameters is not None
         and (kept := thread.parameters.get(id(value)))
@@ -72,18 +73,12 @@ def cast(value: Value, target: int) -> Value:
 
 
 def cast_back(value: Value, stated: int) -> Value:
-    """Return an eligible tensor in the dtype that something else states.
-
-    ``stated`` is the number of the dtype; 0 states none.
-    """
+    """Return an eligible tensor in the dtype of a number, which is 0 where no dtype is stated."""
     return cast(value, stated) if stated and eligible_dtype(value) else value
 
 
 def convert(to: Callable[[Value, int], Value], target: int, value: Value) -> Value:
-    """Return an argument with its tensors converted.
-
-    It is a tensor, or a list, tuple or dictionary of them.
-    """
+    """Return an argument, a tensor or a list, tuple or dictionary, with its tensors converted."""
     if eligible_dtype(value):
         return to(value, target)
     if isinstance(value, (list, tuple)) and value:
@@ -104,7 +99,7 @@ def eligible_dtypes(*values: object) -> list[int]:
 
 
 def _collect(values: Iterable[object], found: list[int]) -> None:
-    # Every call of a function in a region comes through here: no generators.
+    # Not a generator, which is slower: every call of a composite in a region comes here.
     for value in values:
         if isinstance(value, (list, tuple)):
             _collect(value, found)
@@ -115,8 +110,5 @@ def _collect(values: Iterable[object], found: list[int]) -> None:
 
 
 def tensors(value: object) -> Iterator[SomeTensor]:
-    """Return the eligible tensors in an argument or a result.
-
-    They may be nested in lists, tuples and dictionaries.
-    """
+    """Return the eligible tensors in an argument or result: also in lists, tuples, dictionaries."""
     return filter(eligible_dtype, leaves(value))

@@ -1,11 +1,10 @@
-"""Regions and `tf.function`.
+"""Keep the graphs of `tf.function` by policy, and the dtypes of loops and branches in them.
 
-While a function is traced, Python runs, and regions inside it and around it act as they do in eager
-mode: casts become nodes of the graph. Two things have to be seen to. TensorFlow remembers a
-function's graphs by the types of its arguments and by a context of its own, and would run a graph
-that was traced under one policy under another: the policy becomes part of that context. And a
-loop's values and a branch's results have one dtype each, or TensorFlow raises: where a policy
-changes that, it is restored.
+Tracing a function runs Python, so regions inside and around it act as in eager mode: casts become
+nodes of the graph. Two things need care. TensorFlow keeps a function's graphs by the types of its
+arguments and by a context, and would run a graph that was traced under one policy under another:
+so the policy becomes part of that context. And TensorFlow raises where a loop's value, or the
+results of branches, change their dtype: where a rule has done that, a cast restores it.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from unamp_tensorflow.state import DTYPES, FLOAT32, thread
 if TYPE_CHECKING:
     from unamp_tensorflow.state import Value
 
-    #: What AutoGraph hands over to read the variables that a statement changes, and to set them.
+    #: The functions of AutoGraph that read the variables which a statement changes, and set them.
     GetState: TypeAlias = Callable[[], tuple[Value, ...]]
     SetState: TypeAlias = Callable[[tuple[Value, ...]], None]
 
 T = TypeVar("T")
 
-#: The rules that layers have: what is traced follows them.
+#: The rules for single layers: a traced function depends on them, too.
 layer_rules = RulesInForce()
 
-# Each of the decorated functions is called with the one that it replaces, which is the original,
-# and that one's arguments.
+# Each function decorated with this is called with the original, which it replaces, and with the
+# original's arguments.
 _in_regions = in_regions(thread)
 
 
@@ -57,29 +56,28 @@ def keyed(original: Function, /, *args: Any, **kwargs: Any) -> object:
         )
     if plan is not None and plan.policy.active:
         policy: tuple[object, ...] | str | None = plan.key
-    else:  # a region that changes nothing still keeps the default regions of libraries out
+    else:
+        # A region that is switched off keeps the default regions of libraries closed. A graph that
+        # was traced outside may have one in it, and must not run here.
         policy = "off" if keeps_defaults_out("tensorflow") else None
     rules = layer_rules.key
     if policy is None and rules is None:
         return made
     outside = made.context
-    # Any of its fields would do: they are compared, and not looked at.
+    # Any field of the context would do: TensorFlow only compares them.
     return made._replace(
         context=outside._replace(variable_policy=(outside.variable_policy, policy, rules))
     )
 
 
-# --- loops: what is carried around keeps the dtype that it starts with ----------------------------
+# --- loops: their variables keep the dtypes that they start with ----------------------------------
 
 
 @_in_regions
 def while_loop(
     original: Function, cond: Function, body: Function, loop_vars: Value, *args: Any, **kwargs: Any
 ) -> Value:
-    """Keep the dtypes of `tf.while_loop`.
-
-    `tf.scan`, `tf.map_fn` and Keras's recurrent layers are made of it.
-    """
+    """Keep the dtypes of `tf.while_loop`, by which `tf.scan`, `tf.map_fn` and Keras also loop."""
     start = _dtypes(loop_vars)
     return original(
         cond, lambda *values: _in_dtypes(body(*values), start), loop_vars, *args, **kwargs
@@ -95,7 +93,7 @@ def while_statement(
     set_state: SetState,
     *rest: object,
 ) -> object:
-    """Keep the dtypes of the loops that AutoGraph makes of `while` and `for`."""
+    """Keep the dtypes of the loops that AutoGraph makes from `while` and `for`."""
     return original(test, _steady_body(body, get_state, set_state), get_state, set_state, *rest)
 
 
@@ -109,14 +107,14 @@ def dataset_statement(
     set_state: SetState,
     *rest: object,
 ) -> object:
-    """Keep the dtypes of the loops that AutoGraph makes of `for` over a dataset."""
+    """Keep the dtypes of the loops that AutoGraph makes from `for` over a dataset."""
     return original(
         data, extra_test, _steady_body(body, get_state, set_state), get_state, set_state, *rest
     )
 
 
 def _steady_body(body: Function, get_state: GetState, set_state: SetState) -> Function:
-    """Return the body of a loop, changed so that the loop's values keep their present dtypes."""
+    """Return the body of a loop, after which the loop's variables have their present dtypes."""
     start = [_dtype_in_graphs(value) for value in get_state()]
 
     def steady(*item: Value) -> None:
@@ -152,10 +150,7 @@ def dataset_scan(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Keep the dtypes of the dataset that `tf.data.Dataset.scan` makes.
-
-    Its function returns a state and an element.
-    """
+    """Keep the dtypes of `tf.data.Dataset.scan`, whose function returns a state and an element."""
     steady = _steady(
         scan_func, lambda state, pair: (_in_dtypes(pair[0], _dtypes(state)), *pair[1:])
     )
@@ -163,7 +158,7 @@ def dataset_scan(
 
 
 def _steady(function: Function, restore: Callable[[Value, Value], Value]) -> Function:
-    # `tf.data` converts the functions that it is given, too.
+    # Converted by AutoGraph here: `tf.data` would convert it, but not the wrapper around it.
     converted = api.tf_convert(function, ag_ctx.control_status_ctx())
 
     def steady(state: Value, *element: Value) -> Value:
@@ -178,10 +173,7 @@ def _dtypes(values: object) -> list[int]:
 
 
 def _dtype_in_graphs(value: object) -> int:
-    """Return the eligible dtype that a value has as a tensor of a graph.
-
-    Numbers of Python and NumPy become such tensors.
-    """
+    """Return the eligible dtype that a value has in a graph, where numbers become tensors, too."""
     if type(value) is float:
         return FLOAT32
     return (
@@ -190,10 +182,7 @@ def _dtype_in_graphs(value: object) -> int:
 
 
 def _in_dtypes(values: Value, dtypes: list[int]) -> Value:
-    """Return nested values in dtypes.
-
-    Values of another structure, which TensorFlow will refuse, stay as they are.
-    """
+    """Return nested values in dtypes, or unchanged if their structure differs, which will raise."""
     flat = tf.nest.flatten(values)
     if len(flat) != len(dtypes):
         return values
@@ -202,7 +191,7 @@ def _in_dtypes(values: Value, dtypes: list[int]) -> Value:
     )
 
 
-# --- datasets that become one: where one is low and another float32, all are float32 --------------
+# --- datasets that are joined: where low and float32 meet, all become float32 ---------------------
 
 
 @_in_regions
@@ -214,7 +203,7 @@ def dataset_concatenation(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Let the datasets of `tf.data.Dataset.concatenate` agree."""
+    """Give the datasets of `tf.data.Dataset.concatenate` the same dtypes."""
     original(self, *_agreeing_datasets([first, second]), *args, **kwargs)
 
 
@@ -227,14 +216,14 @@ def dataset_selection(
     *args: Any,
     **kwargs: Any,
 ) -> None:
-    """Let the datasets of `sample_from_datasets` and `choose_from_datasets` agree."""
+    """Give the datasets of `sample_from_datasets` and `choose_from_datasets` the same dtypes."""
     original(self, selector, _agreeing_datasets([*datasets]), *args, **kwargs)
 
 
 def _agreeing_datasets(datasets: list[tf.data.Dataset]) -> list[tf.data.Dataset]:
-    """Return datasets with float32 in their elements wherever their low dtypes and float32 differ.
+    """Return datasets with float32 wherever the eligible dtypes of their elements differ.
 
-    Those whose elements differ in structure, which TensorFlow will refuse, stay as they are.
+    Datasets whose elements differ in structure stay as they are: TensorFlow raises for them.
     """
     stated = [_stated_dtypes(each) for each in datasets]
     if len({len(dtypes) for dtypes in stated}) != 1:
@@ -251,7 +240,7 @@ def _stated_dtypes(dataset: tf.data.Dataset) -> list[int]:
 
 
 def _dataset_in_dtypes(dataset: tf.data.Dataset, dtypes: list[int]) -> tf.data.Dataset:
-    unpacked = type(dataset.element_spec) is tuple  # `map` hands over the items of a tuple
+    unpacked = type(dataset.element_spec) is tuple  # `map` passes the items of a tuple one by one
 
     def element(*items: Value) -> Value:
         return _in_dtypes(items if unpacked else items[0], dtypes)
@@ -259,22 +248,26 @@ def _dataset_in_dtypes(dataset: tf.data.Dataset, dtypes: list[int]) -> tf.data.D
     return dataset.map(api.do_not_convert(element))
 
 
-# --- branches: where one is low and another float32, both are float32 -----------------------------
+# --- branches: where low and float32 meet, all become float32 -------------------------------------
 
 
 class _Differ(Exception):
-    """Raised where branches differ in a dtype, which shows only once the later one is traced."""
+    """Raised when the last branch is traced and its dtypes differ from those of another."""
 
 
 class _BranchDtypes:
-    """The dtypes that branches return, which must be the same."""
+    """The dtypes of the results of branches, which must agree.
+
+    A branch that is traced first cannot know the dtypes of the next. So where the last one differs,
+    all are traced again, with casts to float32.
+    """
 
     def __init__(self) -> None:
         self.wanted: dict[int, int] = {}
         self._seen: dict[int, set[int]] = {}
 
     def same(self, values: list[Value]) -> list[Value]:
-        """Return a branch's results, widened where another branch's are known to be float32."""
+        """Return a branch's results, widened where branches are known to differ."""
         found = []
         for n, value in enumerate(values):
             value = cast_back(value, self.wanted.get(n, 0))
@@ -284,7 +277,7 @@ class _BranchDtypes:
         return found
 
     def check(self) -> None:
-        """Raise an error where branches differ, and this shows only now."""
+        """Raise `_Differ` where branches differ and no cast was made for that yet."""
         differing = {n for n, numbers in self._seen.items() if len(numbers) > 1}
         self._seen.clear()
         if differing - self.wanted.keys():
@@ -292,10 +285,7 @@ class _BranchDtypes:
             raise _Differ
 
     def until_same(self, run: Callable[[], T]) -> T:
-        """Return the result of `run` once its branches agree.
-
-        They are traced a second time where they did not.
-        """
+        """Return the result of `run`, which traces the branches; run it again if they differ."""
         try:
             return run()
         except _Differ:
@@ -303,7 +293,7 @@ class _BranchDtypes:
 
 
 def _agreeing(dtypes: _BranchDtypes, functions: Sequence[Function]) -> list[Function]:
-    last = functions[-1]
+    last = functions[-1]  # a function of its own: a user may pass one function for several branches
 
     def wrapped(function: Function) -> Function:
         def branch(*args: Any, **kwargs: Any) -> Value:
@@ -327,7 +317,7 @@ def branches(
     *args: Any,
     **kwargs: Any,
 ) -> Value:
-    """Let the branches of `tf.cond` agree."""
+    """Give the branches of `tf.cond` the same dtypes."""
     dtypes = _BranchDtypes()
     both = _agreeing(dtypes, [true_fn, lambda: false_fn()])
     return dtypes.until_same(lambda: original(pred, *both, *args, **kwargs))
@@ -341,7 +331,7 @@ def indexed_case(
     *args: Any,
     **kwargs: Any,
 ) -> Value:
-    """Let the branches of `tf.switch_case` agree."""
+    """Give the branches of `tf.switch_case` the same dtypes."""
     dtypes = _BranchDtypes()
     functions = _agreeing(dtypes, [*branch_fns[:-1], lambda: branch_fns[-1]()])
     return dtypes.until_same(lambda: original(branch_index, functions, *args, **kwargs))
@@ -357,9 +347,9 @@ def if_statement(
     set_state: SetState,
     *rest: object,
 ) -> object:
-    """Let the branches agree that AutoGraph makes of `if`.
+    """Give the branches that AutoGraph makes from `if` the same dtypes.
 
-    It compares their dtypes before `tf.cond` does.
+    AutoGraph compares these itself, before `tf.cond` does.
     """
     dtypes, before = _BranchDtypes(), get_state()
 
@@ -373,7 +363,7 @@ def if_statement(
         return run
 
     def attempt() -> object:
-        set_state(before)
+        set_state(before)  # tracing a branch has changed the variables
         return original(
             cond, same(body, last=False), same(orelse, last=True), get_state, set_state, *rest
         )

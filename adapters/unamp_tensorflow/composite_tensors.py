@@ -1,8 +1,8 @@
-"""Tensors made of others: ragged, sparse, slices of a gradient, and types of a user's own.
+"""Tensors made of others: ragged, sparse, slices of a gradient, and a user's own types.
 
-TensorFlow's own have one tensor of values; a rule casts that, and so them. Of a type of a user's
-own only its functions know what it is made of: they are called under the policy, and what they
-compute with follows its rules.
+Each of TensorFlow's own types has one tensor of values, and a rule casts that. A user's own type is
+only known to the user's functions for it. They are called under the policy, and the operations
+inside them follow their rules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensorflow.python.framework import composite_tensor
 if TYPE_CHECKING:
     from unamp_tensorflow.state import Value
 
-    #: A tensor of TensorFlow's own that is made of others.
+    #: A tensor of one of TensorFlow's own types that is made of others.
     Made: TypeAlias = tf.RaggedTensor | tf.SparseTensor | tf.IndexedSlices
 
 
@@ -38,26 +38,20 @@ VALUES: Mapping[type, _Values] = {
 
 
 def values(value: Value) -> Value:
-    """Return the values of a composite tensor of TensorFlow's own, anything else as it is."""
+    """Return the values of one of TensorFlow's own composite tensors, anything else as it is."""
     found = VALUES.get(type(value))
     return value if found is None else found.get(value)
 
 
 def is_dispatched(value: object) -> bool:
-    """Return whether a value is a composite tensor.
-
-    An operation type does not take it; the type's wrapper dispatches on it.
-    """
+    """Return whether a value is a composite tensor, for which an operation's wrapper dispatches."""
     return isinstance(value, composite_tensor.CompositeTensor) and not isinstance(
         value, tf.Variable
     )
 
 
 def dispatches(args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    """Return whether an argument is of a user's own type.
-
-    TensorFlow calls the functions of such a type in place of its own.
-    """
+    """Return whether an argument is of a user's own type, for which TensorFlow dispatches."""
     for value in (*args, *kwargs.values()):
         if _is_users(value) or (isinstance(value, (list, tuple)) and any(map(_is_users, value))):
             return True

@@ -1,13 +1,13 @@
-"""One call of a composite operation: Python code that is one operation of the vocabulary.
+"""One call of a composite operation: a function or layer that is one operation of the vocabulary.
 
-The code is a function or a layer. `tf.nn.gelu` computes with `Erf` and `Mul`, a Keras `Dense` with
-a product and a sum: the composite operation's own rule holds for all of its parts.
-`unamp.adapter.performing.Performer` carries it out; what it needs to know of TensorFlow stands
-here. What comes to one operation type of the same name (`tf.exp`) needs nothing here: the rule
-meets it in `calls`.
+`tf.nn.gelu` computes with `Erf` and `Mul`, a Keras `Dense` with a product and a sum: the composite
+operation's own rule holds for all of its parts. `unamp.adapter.performing.Performer` carries the
+rule out, with what it needs to know of TensorFlow from here. A function that only calls one
+operation type of the same name (`tf.exp`) is no composite: `calls` carries the rule out.
 
-A function gets other code while a region is open that needs it; whoever imported the function sees
-that, too. Layers get another method `call`: AutoGraph reads the source of Keras's own.
+While a region is open that needs it, a function has other code, so that names which were imported
+before are patched, too. Layers get another method `call` instead: AutoGraph reads the source of
+Keras's own.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Composite(Operator):
     """One function or one method of layers; see `unamp.adapter.performing.Operator`.
 
     Attributes:
-        op: the operation's canonical name; of a method that several operations share, one of them.
-        patch: has calls of it follow rules.
+        op: the operation's canonical name; for a method that several operations share, one of them.
+        patch: makes calls follow rules while it is applied.
     """
 
     __slots__ = ("patch",)
@@ -60,7 +60,7 @@ class Composite(Operator):
 
     @classmethod
     def of_function(cls, op: str, path: str, function: types.FunctionType) -> Composite:
-        """Return the composite operation of a function, which the vocabulary spells `path`."""
+        """Return the composite operation of a function, whose spelling is `path`."""
         made = cls(op, path, function)
 
         def replacement(original: Function) -> Function:
@@ -84,8 +84,8 @@ class Composite(Operator):
         Other classes may inherit the method.
 
         Args:
-            op: the operation that one of them is.
-            layers: every class of layers that is an operation, with the operation.
+            op: the operation of one of these classes.
+            layers: the operations of all classes of layers that are one.
         """
         path = f"{home.__name__}.call"
 
@@ -98,7 +98,7 @@ class Composite(Operator):
                 if plan is None or plan.within_composite:
                     return original(*args, **kwargs)
                 op = next((layers[of] for of in type(args[0]).__mro__ if of in layers), None)
-                if op is None:  # a layer of no operation that inherits the method (`Dot`)
+                if op is None:  # a layer that is no operation, but inherits the method (`Dot`)
                     return original(*args, **kwargs)
                 if op not in composites:
                     composites[op] = cls(op, path, original, layer=True, bound=True)
@@ -111,7 +111,7 @@ class Composite(Operator):
         return made
 
     def parameters(self, args: Sequence[Value]) -> Mapping[int, SomeTensor]:
-        """Return a layer's parameters by their ids, with those of the layers that it is made of."""
+        """Return the parameters of a layer and of the layers inside it, by their ids."""
         return _parameters(args[0]) if self.layer else {}
 
 
@@ -133,9 +133,9 @@ def _makes_numbers(operator: Composite) -> bool:
 def _named(
     operator: Composite, args: Sequence[Value], kwargs: Keywords
 ) -> tf.DType | str | type | None:
-    """Return the dtype that a caller names.
+    """Return the dtype that a caller names for the result.
 
-    A draw from tensors must be told their dtype, so one that is given by position says no more.
+    A draw from tensors must be told their dtype, so a dtype given by position names no other.
     """
     drawn = vocabulary()[operator.op].group == "random"
     return kwargs.get("dtype") if drawn else operator.argument("dtype", args, kwargs)
@@ -173,13 +173,13 @@ class _Performer(Performer[Plan, Composite]):
         return not operator.activation_only and not always_emulated(operator.op)
 
     def named_dtype(self, operator: Composite, args: Sequence[Value], kwargs: Keywords) -> None:
-        # Inputs are cast nevertheless: a dtype that is named is one more cast, of the result.
+        # None, so that the rule casts the inputs; `call` casts the result to the named dtype.
         return None
 
     def target(
         self, plan: Plan, operator: Composite, rule: Rule, seen: list[int], mixed: bool
     ) -> int | None:
-        # What is made of operation types has every kernel that those have.
+        # Low inputs need no emulation here: the operation types inside emulate where they must.
         return None if rule is Rule.UNTOUCHED else super().target(plan, operator, rule, seen, mixed)
 
     def carry_out_rule(
@@ -208,7 +208,7 @@ class _Performer(Performer[Plan, Composite]):
             args, kwargs = in_stated_dtype(
                 operator.call, args, kwargs, 0 if dtype is None else computed
             )
-        if dtype is None:  # a layer's activation still has a rule of its own
+        if dtype is None:  # the activation inside a layer still follows its own rule
             of_layer = op in keras_facts().parts and plan.rule(op) is not Rule.UNTOUCHED
         else:
             of_layer = bool(parts.parameters) or (parts.to is _rounded and operator.layer)
@@ -218,7 +218,7 @@ class _Performer(Performer[Plan, Composite]):
             to = FLOAT32 if plan.rule(op) is Rule.FP32 else 0
         else:
             result = _call_low(inner, operator, args, kwargs, parts)
-            # There an activation's result comes last.
+            # A layer with an activation returns that operation's result, in its dtype.
             to = dtype if op not in keras_facts().parts else 0
         if named is not None:  # an explicit cast
             to = tf.as_dtype(named).as_datatype_enum
@@ -227,7 +227,8 @@ class _Performer(Performer[Plan, Composite]):
     def call_without_floats(
         self, plan: Plan, operator: Composite, rule: Rule, args: Sequence[Value], kwargs: Keywords
     ) -> Value:
-        # What makes numbers keeps its meaning; and symbols of Keras have no numbers yet.
+        # Operations that make numbers keep their meaning. Keras's symbolic tensors have no dtype of
+        # TensorFlow's: a function of those alone keeps the plan.
         stated = not operator.layer and (
             _has_numbers(args, kwargs) or operator.argument("dtype", args, kwargs) is not None
         )
@@ -260,7 +261,7 @@ class _Performer(Performer[Plan, Composite]):
         with unreported(thread) as observer:
             result, target, emulated = run()
         if not plan.policy.active and layer is not None and layer.compute_dtype == "float32":
-            target = FLOAT32  # a norm takes low inputs and widens them itself
+            target = FLOAT32  # a float32 norm widens low inputs itself
 
         def low(dtype: int) -> Value:
             state.check()
@@ -297,7 +298,7 @@ def _call(
 def _call_low(
     plan: Plan | None, composite: Composite, args: Sequence[Value], kwargs: Keywords, parts: Parts
 ) -> Value:
-    """Call the original with a layer's parameters cast once, however often its code uses them."""
+    """Call the original with a layer's parameters cast once, also if its code uses one twice."""
     if not parts.parameters:
         return _call(plan, composite, args, kwargs)
     casts = {key: (value, parts.to(value, parts.dtype)) for key, value in parts.parameters.items()}
@@ -309,9 +310,6 @@ def _call_low(
 
 
 def _has_numbers(args: Sequence[Value], kwargs: Keywords) -> bool:
-    """Return whether an operation has inputs in dtypes that no rule casts.
-
-    Then none of its parts has a rule either.
-    """
+    """Return whether an operation has inputs with a dtype: its parts follow no rule then."""
     inputs = nest.flatten([args, kwargs])
     return any(isinstance(getattr(each, "dtype", None), (tf.DType, np.dtype)) for each in inputs)

@@ -1,7 +1,7 @@
-"""Keras models with low variables, for `unamp.decorate`.
+"""Cast Keras models to low variables, for `unamp.decorate`; `masters` is about their optimizers.
 
-`masters` has the optimizers that step a master weight of each. A Keras variable stays the object
-that it is; what changes is the `tf.Variable` inside it, which cannot change its dtype.
+A Keras variable stays the same object. The `tf.Variable` inside it is replaced by a low one, since
+a `tf.Variable` cannot change its dtype.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def decorate(
 ) -> None:
     """See `unamp.adapter.Adapter.decorate`.
 
-    A model may be built or not, and so may an optimizer.
+    Models and optimizers need not be built yet.
     """
     _check_expressible(decoration)
     layers, kept = layers_to_cast(networks, decoration.excluded)
@@ -41,7 +41,7 @@ def decorate(
     for optimizer in steppers:
         check_new(optimizer, int(tf.convert_to_tensor(optimizer._iterations)))
 
-    # One that is shared with a layer that stays in float32 stays so too.
+    # A variable that is shared with a layer that stays float32 stays float32, too.
     variables = [each for layer in layers for each in own_variables(layer) if id(each) not in kept]
     originals = _read(variables) if optimizers and decoration.master_weights else []
     replaced = [
@@ -54,7 +54,7 @@ def decorate(
     rebuild(optimizers, steppers, replaced)
 
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def _check_expressible(decoration: Decoration) -> None:
@@ -71,10 +71,7 @@ def _check_expressible(decoration: Decoration) -> None:
 
 
 def _read(variables: Iterable[tf.keras.Variable]) -> list[tuple[tf.keras.Variable, tf.Tensor]]:
-    """Return the variables that somebody may train, each with its value.
-
-    The value is a tensor, which the variable's next value does not change.
-    """
+    """Return the trainable variables, each with a tensor of its value now."""
     with tf.init_scope(), suspended(thread):
         return [
             (each, tf.convert_to_tensor(each._value))
@@ -84,10 +81,7 @@ def _read(variables: Iterable[tf.keras.Variable]) -> list[tuple[tf.keras.Variabl
 
 
 def _cast(variable: tf.keras.Variable, dtype: str) -> tf.Variable | None:
-    """Put a low `tf.Variable` into a Keras variable, and return the one that was there.
-
-    None where nothing was to be done.
-    """
+    """Put a low `tf.Variable` into a Keras variable, and return the old one; None if it stays."""
     old = variable._value
     if old is None or variable._dtype == dtype:
         return None
@@ -95,8 +89,8 @@ def _cast(variable: tf.keras.Variable, dtype: str) -> tf.Variable | None:
     strategy = getattr(old, "distribute_strategy", None) or tf.distribute.get_strategy()
     with tf.init_scope(), strategy.scope():
         variable._initialize(tf.cast(old, dtype))
-    # A function that was traced with the old one must not go on with it: it finds another shape
-    # there, and raises.
+    # A function that was traced before would silently compute with the old variable. With another
+    # shape in that, it raises.
     for each in getattr(old, "values", (old,)):
         tf.raw_ops.AssignVariableOp(resource=each.handle, value=tf.zeros([0, 0, 0], old.dtype))
     return old

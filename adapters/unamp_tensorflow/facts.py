@@ -1,4 +1,4 @@
-"""Facts about TensorFlow's functions and layers; `data/operators.toml` explains them."""
+"""Facts about TensorFlow's functions and layers, read from `data/operators.toml`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from unamp.adapter.facts import read_facts
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about TensorFlow's functions and layers.
-
-    Each is a key of the data file, which explains it.
-    """
+    """Facts about TensorFlow's functions: each is a key of the data file, which explains it."""
 
     thin: frozenset[str]
     decorated: frozenset[str]

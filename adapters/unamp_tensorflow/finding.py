@@ -1,4 +1,4 @@
-"""The composite operations behind the vocabulary's spellings in this TensorFlow and Keras."""
+"""Find the composite operations of the vocabulary in this TensorFlow and Keras."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _functions(of_keras: bool) -> tuple[Composite, ...]:
 def _spelled() -> Iterator[tuple[str, str]]:
     for op in vocabulary().values():
         for path in op.spellings.get("tensorflow", ()) if op.name != "control_flow" else ():
-            # A cast is one operation type, but for this, which computes what is beyond the other
+            # Casts are single operation types, except `saturate_cast`, which clips to the other
             # dtype's range first.
             if op.group != "cast" or path.endswith("saturate_cast"):
                 yield op.name, path

@@ -1,7 +1,4 @@
-"""The private names of TensorFlow and Keras that the adapter uses.
-
-They are looked at before they are imported.
-"""
+"""The private names of TensorFlow and Keras that the adapter uses, checked before their import."""
 
 from unamp.adapter.hooks import read_hooks
 

@@ -31,31 +31,25 @@ from unamp_tensorflow.state import thread
 if TYPE_CHECKING:
     from unamp_tensorflow.state import Value
 
-    #: What becomes a tensor: a tensor, a variable, an array, numbers.
+    #: A tensor, or an object that becomes one: a variable, an array, numbers.
     TensorLike: TypeAlias = tf.types.experimental.TensorLike
 
 
 def before(
     op: str, name: str, args: Sequence[Value], kwargs: Mapping[str, Value], *, layer: bool = False
 ) -> Kept | None:
-    """Return the arguments of a call, before it runs.
-
-    None where no trace keeps calls, and in a graph.
-    """
+    """Return a call's arguments, before it runs; None if no trace keeps calls, and in a graph."""
     return (
         keep_call(_CALLS, op, name, args, kwargs, layer=layer) if tf.executing_eagerly() else None
     )
 
 
 def before_type(op_type: OpType, args: Sequence[Value]) -> Kept | None:
-    """Return the arguments of an operation type's call.
-
-    They are its inputs, then its attributes with a name before each.
-    """
+    """Return the arguments of a call: the inputs, then each attribute after its name."""
     assert op_type.op is not None
     count = len(op_type.inputs)
     attributes = dict(zip(args[count::2], args[count + 1 :: 2], strict=False))
-    # Attributes that are dtypes have names in capitals; inputs have a dtype.
+    # Attributes that are dtypes (the names in capitals) are left out: inputs have their dtype.
     named = {name: value for name, value in attributes.items() if not name[0].isupper()}
     backward = "Grad" in op_type.name or "Backprop" in op_type.name
     return before(
@@ -197,10 +191,7 @@ def _pooled(
 
 
 def _inner(numbers: int | Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return a number for each axis of space.
-
-    Given is one for all of them, or one for each axis of the input.
-    """
+    """Return a number for each spatial axis, from one for all or one for each axis of the input."""
     given = tuple(int(n) for n in np.reshape(numbers, -1))
     return given[1:-1] if len(given) == rank + 2 else given * rank if len(given) == 1 else given
 

@@ -1,8 +1,8 @@
 """TensorFlow's own registry of operation types: inputs that share a dtype, dtypes with kernels.
 
-Nothing in TensorFlow promotes: an operation type raises where inputs differ that share a dtype
-attribute. The registry says which those are, so mixed inputs are widened for every operation type
-that there is, those of other packages included, and not for those alone that somebody thought of.
+TensorFlow promotes no inputs: an operation type raises where inputs differ that share a dtype
+attribute. The registry says which inputs do, so mixed inputs are widened for every operation type,
+those of other packages included.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 
 try:
     from tensorflow.python.util import _pywrap_kernel_registry as _kernel_classes
-except ImportError:  # not every version may have it, and all that it does is to be quick
+except ImportError:  # a version may lack it: then kernels are listed, which is slower
     _kernel_classes = None
 
 _RESOURCE = tf.resource.as_datatype_enum
 
 
 class OpType:
-    """One operation type, as far as rules ask.
+    """One operation type: the facts about its inputs and outputs that rules need.
 
     Attributes:
-        name: TensorFlow's name for it, ``"MatMul"``.
+        name: TensorFlow's name, as ``"MatMul"``.
         op: the vocabulary's name; None where the vocabulary does not have it.
-        attr: the dtype attribute that its first floating input has; None where that is float32
-            alone.
-        positions, names: the inputs of that dtype. A rule casts these; the others (statistics,
-            indices) keep theirs.
+        attr: the dtype attribute of its first floating input; None where that input takes only
+            float32.
+        positions, names: the inputs with this attribute. A rule casts them; other inputs
+            (statistics, indices) keep their dtypes.
         lists: the names of the inputs that take a list of tensors.
         inputs, attrs: the names of all inputs and attributes.
-        fixed: further inputs that take float32 alone, position and name.
-        results: for each output, whether it has that dtype too, or where none has it, whether it is
+        fixed: further inputs, which take only float32: the names by position.
+        results: for each output, whether it has the attribute, too; if no output has, whether it is
             float32.
-        widens: whether it answers in float32 whatever it is given.
+        widens: whether it returns float32 for inputs of any dtype.
         allowed: the numbers of the dtypes that it takes; None for all.
-        changes_state: whether it writes to a variable: only that keeps its dtype.
-        activation_only: whether a rule is about the activation alone (norms, whose parameters and
+        changes_state: whether it writes to a variable, whose dtype must stay.
+        activation_only: whether a rule casts the activation alone (norms, whose parameters and
             statistics stay float32).
     """
 
@@ -85,7 +85,7 @@ class OpType:
         }
         chosen = {n: a.name for n, a in inputs if a.type_attr == self.attr} if self.attr else fixed
         if self.activation_only and self.allowed == frozenset({FLOAT32}):
-            # Elsewhere parameters have an attribute of their own.
+            # The activation is the first. In other norms parameters have an attribute of their own.
             chosen = dict(list(chosen.items())[:1])
         self.positions = tuple(chosen)
         self.names = tuple(chosen.values())
@@ -95,14 +95,14 @@ class OpType:
         self.inputs = tuple(a.name for a in definition.input_arg)
         self.results = tuple(_matches(a, self.attr) for a in definition.output_arg)
         self.widens = self.attr is not None and not any(self.results)
-        if self.widens:  # resizing answers in float32, whatever it is given
+        if self.widens:  # as resizing does
             self.results = tuple(_matches(a, None) for a in definition.output_arg)
             self.widens = any(self.results)
         self.changes_state = any(a.is_ref or a.type == _RESOURCE for a in definition.input_arg)
 
     @property
     def several(self) -> bool:
-        """Return whether its inputs can differ."""
+        """Return whether a call can have several floating inputs, whose dtypes may differ."""
         return len(self.positions) + len(self.fixed) > 1 or bool(
             self.lists.intersection(self.names)
         )
@@ -130,7 +130,7 @@ def op_types() -> Mapping[str, OpType]:
 def op_type(name: str) -> OpType | None:
     """Return one operation type; None where it has no floating input.
 
-    A model meets a few dozens of the thousand.
+    Each is made when first asked for: a model uses a few dozen of the thousand.
     """
     definition = op_def_registry.get(name)
     if definition is None:
@@ -147,9 +147,9 @@ def _spelled() -> Mapping[str, str]:
 
 @cache
 def has_kernel(name: str, dtype: int) -> bool:
-    """Return whether an operation type runs in a dtype somewhere on this machine.
+    """Return whether a device of this machine has a kernel for an operation type in a dtype.
 
-    TensorFlow places it there by itself.
+    TensorFlow places the operation there by itself.
     """
     found = op_type(name)
     if found is None:
@@ -168,11 +168,10 @@ def has_kernel(name: str, dtype: int) -> bool:
 
 
 def kernel_class(found: OpType, dtype: int, device: str) -> bytes:
-    """Return the class of the kernel for a node with a dtype.
+    """Return the class of the kernel for a node with a dtype, in microseconds.
 
-    It is empty where there is no kernel, or none for the other attributes.
-
-    TensorFlow answers in microseconds; to list an operation type's kernels takes it a millisecond.
+    Listing all kernels of an operation type takes a millisecond. The class is empty where there is
+    no kernel, or none for the default values of the other attributes.
     """
     if _kernel_classes is None:
         return b""
@@ -187,7 +186,7 @@ def kernel_class(found: OpType, dtype: int, device: str) -> bytes:
             node.attr[attr.name].type = FLOAT32 if not allowed or FLOAT32 in allowed else allowed[0]
     try:
         return bytes(_kernel_classes.TryFindKernelClass(node.SerializeToString()))
-    except tf.errors.OpError:  # a kernel asks for an attribute that is not among those
+    except tf.errors.OpError:  # a kernel is chosen by an attribute that has no default value
         return b""
 
 
@@ -198,10 +197,9 @@ def _registered(name: str) -> Sequence[KernelDef]:
 
 @cache
 def raw_names(name: str, registered: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of an operation type's inputs and attributes in `tf.raw_ops`.
+    """Return the names of inputs and attributes in `tf.raw_ops`, for those in the registry.
 
-    Given are those in the registry. A few differ (``axis`` for ``reduction_indices``); their order
-    does not.
+    A few names differ (``axis`` for ``reduction_indices``); the order does not.
     """
     parameters = inspect.signature(getattr(tf.raw_ops, name)).parameters
     others = (each for each in parameters if each not in registered)
@@ -210,9 +208,9 @@ def raw_names(name: str, registered: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def always_emulated(op: str) -> bool:
-    """Return whether an operation's low precision is always emulated.
+    """Return whether low is always emulated for an operation, which lacks a low kernel.
 
-    It, its Python code or its gradient has no low kernel then.
+    The kernel may be the operation's, its gradient's, or one that its Python code needs.
     """
     emulated = facts().emulated
     on_cpu = emulated["on_cpu"] if _devices() == {"CPU"} else ()

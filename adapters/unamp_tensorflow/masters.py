@@ -1,4 +1,4 @@
-"""TensorFlow's part in Keras optimizers that step a float32 master weight of low parameters."""
+"""TensorFlow's part of Keras optimizers that step float32 master weights of low parameters."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from unamp_tensorflow.state import thread
 if TYPE_CHECKING:
     from unamp_tensorflow.state import Gradient
 
-#: The fewest numbers of a parameter for which a condition costs less than it saves.
+#: The least size of a parameter for which comparing costs less than it saves.
 _LARGE = 1 << 16
 
 
 class TensorFlowMasters(MasterWeights):
     """See `unamp.adapter.keras_masters.MasterWeights`.
 
-    A variable may be TensorFlow's own, which Keras takes, too.
+    A parameter may be a `tf.Variable`, which Keras also takes.
     """
 
     @contextmanager
@@ -40,8 +40,7 @@ class TensorFlowMasters(MasterWeights):
         self, parameter: tf.Variable | tf.keras.Variable, original: tf.Tensor | None
     ) -> tf.keras.Variable:
         value = getattr(parameter, "value", parameter)
-        # A variable that the traced function itself makes has no value before the first step, which
-        # sees to it.
+        # A variable made in a traced function has no value yet: the first step writes the master.
         begun = bool(value.is_initialized())
         with self._distribution_strategy.extended.colocate_vars_with(value):
             return self.add_variable(
@@ -60,7 +59,7 @@ class TensorFlowMasters(MasterWeights):
     def _unamp_wide(self, gradient: Gradient | None) -> Gradient | None:
         if gradient is None or gradient.dtype.name not in LOW_DTYPES:
             return gradient
-        return tf.cast(gradient, tf.float32)  # of slices the values
+        return tf.cast(gradient, tf.float32)  # casts the values of slices
 
     def _unamp_catch_up(
         self, master: tf.keras.Variable, parameter: tf.Variable | tf.keras.Variable
@@ -92,9 +91,9 @@ class TensorFlowMasters(MasterWeights):
 
 
 def _is_compared_first(shape: tf.TensorShape) -> bool:
-    """Return whether asking if a parameter has changed is faster than writing its master weight.
+    """Return whether comparing a parameter is faster than always writing its master weight.
 
-    The answer of a GPU would have to be waited for, and a variable that is distributed cannot be
+    With a GPU the process would have to wait for the answer. A distributed variable cannot be
     written under a condition.
     """
     return (
@@ -107,9 +106,9 @@ def _is_compared_first(shape: tf.TensorShape) -> bool:
 
 
 def _is_rounded(low: tf.Tensor, wide: tf.Tensor) -> tf.Tensor:
-    """Return whether low numbers are others rounded, to the bit.
+    """Return whether low numbers equal wide numbers, rounded, to the bit.
 
-    Four are compared at a time, which takes a quarter of the time.
+    Four numbers are compared as one integer, which takes a quarter of the time.
     """
     first, second = (
         tf.bitcast(tf.reshape(each, [-1, 4]), tf.int64) for each in (low, tf.cast(wide, low.dtype))
@@ -122,5 +121,5 @@ def _assign(variable: tf.Variable | tf.keras.Variable, value: tf.Tensor) -> None
 
 
 if keras_in_use():
-    # Keras can load what another process saved, whichever optimizer that was.
+    # Registers the class by which Keras loads an optimizer, of any kind, that was saved elsewhere.
     with_masters(tf.keras.optimizers.SGD, TensorFlowMasters)

@@ -27,7 +27,7 @@ def is_network(value: object) -> bool:
 def wrap(network: tf.keras.Model, policy: Policy) -> tf.keras.Model:
     """Return a Keras model that calls another one under a policy; see `unamp.adapter.Adapter.wrap`.
 
-    It has the same variables, so that training one trains the other, and can be compiled, fitted
+    The two share variables, so training one trains the other. The new model can be compiled, fitted
     and saved.
     """
     return _model_class()(network, policy)
@@ -35,7 +35,7 @@ def wrap(network: tf.keras.Model, policy: Policy) -> tf.keras.Model:
 
 @cache
 def _model_class() -> type:
-    # Made when first needed: the base class is Keras's, and Keras is imported late.
+    # Made when first needed: its base class is Keras's, which a program may import late.
     keras = tf.keras
 
     @keras.utils.register_keras_serializable("unamp")

@@ -1,4 +1,4 @@
-"""Reporting every operation of the vocabulary that runs, for `unamp.trace`."""
+"""Report every operation of the vocabulary that runs, for `unamp.trace`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @cache
 def _patches(with_keras: bool) -> Patches:
-    # Another method, not other code in Keras's own: AutoGraph reads the source of what it meets.
+    # Replaces the methods, not their code: AutoGraph reads the source of Keras's own.
     follow = follow_calls(thread)
     found = [
         AttributePatch(
@@ -79,18 +79,16 @@ def report(
     low: Callable[[int], Value],
     written: Kept | None,
 ) -> Value:
-    """Report one operation that has been executed.
+    """Report one operation that has been executed; a node of a graph has not.
 
-    A node that was added to a graph has not been executed, and is not reported.
-
-    Returns the result to go on with, which tells of its gradient where a trace wants that.
+    Returns the result for the caller, with a hook for its gradient where a trace wants that.
 
     Args:
-        given: the tensors that the rule is about, as the caller gave them.
-        args: all arguments of the call; the layer first, where it is one.
-        target: the number of the dtype that they were cast to; 0 for none.
-        low: computes it under the rule LOW, for the number of a dtype.
-        written: its arguments, where a trace keeps them.
+        given: the tensors that the rule is about, as the caller passed them.
+        args: all arguments of the call; a layer comes first.
+        target: the number of the dtype that `given` were cast to; 0 for none.
+        low: computes the operation under the rule LOW, for the number of a dtype.
+        written: the operation's arguments, where a trace keeps them.
     """
     if observer is None or not tf.executing_eagerly():
         return result
@@ -131,10 +129,10 @@ def report(
 
 
 class State:
-    """A layer's state besides what is trained: running statistics, seeds.
+    """A layer's state that is not trained: running statistics, seeds.
 
     Args:
-        layer: the layer; None stands for what has none.
+        layer: the layer; None for an operation without state.
     """
 
     def __init__(self, layer: tf.keras.layers.Layer | None) -> None:
@@ -148,7 +146,7 @@ class State:
             return [variable.numpy() for variable in self._layer.non_trainable_variables]
 
     def check(self) -> None:
-        """Leave an operation out that has changed it since: a second run would change it again."""
+        """Raise `LeftOut` if the state has changed: a second run would change it again."""
         after = self._values()
         if len(after) != len(self._before) or not all(map(np.array_equal, self._before, after)):
             raise LeftOut(CHANGES_STATE)
@@ -163,7 +161,7 @@ def _tensors(value: Value) -> Iterator[SomeTensor]:
 
 
 def _numbers(tensor: SomeTensor) -> np.ndarray:
-    # NumPy alone: no operation runs.
+    # In NumPy, so that no operation of TensorFlow runs.
     return (
         np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor)
         .astype("float64")
@@ -172,10 +170,7 @@ def _numbers(tensor: SomeTensor) -> np.ndarray:
 
 
 def _follow(tensor: SomeTensor, hook: GradientHook, result: int) -> SomeTensor:
-    """Return a tensor that is the result, and whose gradient passes by the hook.
-
-    TensorFlow has no hooks on tensors.
-    """
+    """Return a result whose gradient passes through the hook: TensorFlow's tensors take none."""
     if not could_possibly_record():
         return tensor
 
@@ -188,7 +183,7 @@ def _follow(tensor: SomeTensor, hook: GradientHook, result: int) -> SomeTensor:
 
 
 def _take(hook: GradientHook, gradient: Gradient, result: int) -> None:
-    """Tell a hook of a gradient, or why it is not known."""
+    """Give a hook a gradient, or the reason why it is not known."""
     if isinstance(gradient, tf.IndexedSlices):
         hook.leave_out("its gradient is sparse (tf.IndexedSlices)", result)
     elif tf.is_symbolic_tensor(gradient):
@@ -207,10 +202,7 @@ def _following_variables(
     *args: Any,
     **kwargs: Any,
 ) -> Value:
-    """Wrap `tf.GradientTape.gradient` so that it tells of the gradients of variables.
-
-    TensorFlow has no hooks on variables.
-    """
+    """Wrap `tf.GradientTape.gradient`, so that it reports the gradients of variables."""
     found = original(tape, target, sources, *args, **kwargs)
     observer = thread.sink
     if observer is not None and traces.gradients and tf.executing_eagerly():
@@ -243,10 +235,7 @@ report_registered = _reporter.report_registered
 
 @contextmanager
 def second_run(tensors: Sequence[SomeTensor]) -> Iterator[SecondRun]:
-    """Watch a registered operation, and give the function that runs it again.
-
-    See `unamp.adapter.registered`.
-    """
+    """Yield the function that runs a registered operation again; see `unamp.adapter.registered`."""
     stateful: list[str] = []
 
     def note(op_type: str | bytes, *_: object, **__: object) -> None:
@@ -270,7 +259,7 @@ def second_run(tensors: Sequence[SomeTensor]) -> Iterator[SecondRun]:
         op_callbacks.remove_op_callback(note)
 
 
-#: Operation types that have state and do not change it.
+#: Operation types that TensorFlow calls stateful, but that only read state.
 _READS = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape"}
 )
@@ -287,7 +276,7 @@ def opened(value: object) -> Opened | None:
     def made_of(others: Sequence[Value]) -> Value:
         made = tf.nest.pack_sequence_as(value, others, expand_composites=True)
         if isinstance(made, tf.experimental.ExtensionType):
-            made.__validate__()  # to pack one does not ask
+            made.__validate__()  # `pack_sequence_as` does not validate
         return made
 
     return tf.nest.flatten(value, expand_composites=True), made_of

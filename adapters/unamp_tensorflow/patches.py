@@ -1,9 +1,9 @@
-"""The patches: the places where TensorFlow's code must know about regions, and their stand-ins.
+"""The patches of TensorFlow's code that must know about regions.
 
 `acquire` applies them with the first open region of the process, `release` undoes them with the
-last. What stands in asks first whether the calling thread is in a region, so that other threads see
-the original. The names are private to TensorFlow and Keras; `probe` checks TensorFlow's before the
-first region, Keras' are looked at in the first region with Keras.
+last. Each replacement asks first whether the calling thread is in a region, and calls the original
+where it is not: a patch is seen by all threads. The patched names are private. `probe` checks
+TensorFlow's before the first region; Keras's are checked in the first region with Keras.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import Plan, thread
 
-# --- their life -----------------------------------------------------------------------------------
+# --- applying and undoing -------------------------------------------------------------------------
 
 
 def acquire(plan: Plan) -> None:
-    """Apply the patches that a plan needs, if they are not: a region opens in some thread."""
+    """Apply the patches that a plan needs, unless they are applied already, until `release`."""
     with_keras = keras_in_use()
     installed.acquire(
         (plan, with_keras), lambda: (*([_keras_patches()] if with_keras else ()), *plan.patches)
@@ -53,12 +53,12 @@ def patched(plan: Plan) -> Iterator[None]:
         release()
 
 
-# --- what they are --------------------------------------------------------------------------------
+# --- the patches ----------------------------------------------------------------------------------
 
 Hooks: TypeAlias = tuple[tuple[str, str, Callable[[Function], Function]], ...]
 
-#: Methods that take values of the dtype that their object states: module, class, the argument's
-#: place and name, and the methods.
+#: Methods that take only values in the dtype of their object: module, class, the argument's place
+#: and name, and the methods.
 _TAKING = (
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 0, "value", ("unstack", "split")),
     ("tensorflow.python.ops.tensor_array_ops", "TensorArray", 1, "value", ("write", "scatter")),
@@ -107,17 +107,17 @@ def _taking() -> Hooks:
     )
 
 
-#: Functions of Python code: the module, the path inside it, and what makes the replacement.
+#: Functions of Python code: the module, the path inside it, and the maker of the replacement.
 _HOOKS: Hooks = (
     ("tensorflow.python.framework.op_def_library", "_apply_op_helper", calls.add_node),
     ("tensorflow.python.eager.execute", "must_record_gradient", calls.must_record),
-    # A graph's results pass through an `Identity` of TensorFlow's own, which is nobody's operation.
+    # TensorFlow adds an `Identity` for each result of a graph; a rule must not cast there.
     (
         "tensorflow.python.framework.auto_control_deps",
         "AutomaticControlDependencies.mark_as_return",
         runs_without_policy(thread),
     ),
-    # Loops and branches, called or made by AutoGraph: each of their values has one dtype.
+    # Loops and branches, called by a user or made by AutoGraph: each value has one dtype.
     ("tensorflow.python.ops.while_loop", "while_loop", compiling.while_loop),
     ("tensorflow.python.ops.cond_v2", "cond_v2", compiling.branches),
     ("tensorflow.python.ops.cond_v2", "indexed_case", compiling.indexed_case),
@@ -144,9 +144,9 @@ _HOOKS: Hooks = (
         "_DirectedInterleaveDataset.__init__",
         compiling.dataset_selection,
     ),
-    # It vectorises a loop's body, in which the casts are nodes already.
+    # It vectorises the body of a loop, which has the casts as nodes already.
     ("tensorflow.python.ops.parallel_for.pfor", "PFor.convert", runs_without_policy(thread)),
-    # What states a dtype itself, and takes no other.
+    # Functions that state a dtype and take no other.
     ("tensorflow.python.ops.array_ops", "_autopacking_conversion_function", stated_dtypes.packing),
     ("tensorflow.python.framework.tensor", "Tensor.__tf_tensor__", stated_dtypes.as_tensor),
     ("tensorflow.python.framework.tensor", "TensorSpec.cast", stated_dtypes.as_specified),
@@ -192,7 +192,7 @@ _HOOKS: Hooks = (
     ("tensorflow.python.ops.check_ops", "assert_near", stated_dtypes.nearness),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
-    # A backward pass runs in the dtypes of its forward. The same two functions execute it.
+    # A backward pass runs in the dtypes of its forward, by the same two functions of TensorFlow.
     ("tensorflow.python.eager.imperative_grad", "imperative_grad", runs_without_policy(thread)),
     ("tensorflow.python.ops.gradients_util", "_GradientsHelper", runs_without_policy(thread)),
     ("tensorflow.python.eager.forwardprop", "_jvp_helper", runs_without_policy(thread)),
@@ -215,7 +215,7 @@ _HOOKS: Hooks = (
     ("tensorflow.python.ops.clip_ops", "clip_by_average_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "clip_by_global_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "global_norm", training.clipping),
-    # Threads that a strategy makes start without a region, as all threads do.
+    # A new thread has no region, and a strategy makes threads for its replicas.
     (
         "tensorflow.python.distribute.mirrored_run",
         "_MirroredReplicaThread.__init__",
@@ -233,7 +233,7 @@ _HOOKS: Hooks = (
     ),
 )
 
-#: What makes a function's keys, which must know about the rules of layers, too.
+#: The function that makes the keys of graphs, which must also hold the rules for single layers.
 _COMPILERS: Hooks = (
     (
         "tensorflow.python.eager.polymorphic_function.function_context",
@@ -256,7 +256,7 @@ def _changed_compilers() -> tuple[Patch, ...]:
 
 @cache
 def _keras_patches() -> PatchGroup:
-    # Not before: Keras may be imported later, or never.
+    # Made when a region opens with Keras: a program may import it late, or never.
     hooks: Hooks = (
         *keras_policies.hooks(thread, training.is_keras_input),
         *keras_metrics.hooks(
@@ -283,11 +283,11 @@ def _suspended(*, of_keras: bool) -> Iterator[Patch]:
                 yield CodePatch(_function(module, path), runs_without_policy(thread))
 
 
-# --- whether they are where they are expected -----------------------------------------------------
+# --- checking that the names exist ----------------------------------------------------------------
 
 
 def probe() -> None:
-    """Check that everything that is patched is a function of Python code.
+    """Check that every patched name is a function of Python code.
 
     Raises:
         FrameworkNotSupported: naming the version of TensorFlow and what is missing.

@@ -1,7 +1,7 @@
-"""From a policy to a plan: its rules in TensorFlow, for operation types and composite operations.
+"""Plans for TensorFlow: a policy's rules for operation types and composite operations.
 
-TensorFlow has no autocast region of its own, so the patches that are applied while a region is open
-carry out everything: for operation types in `calls`, for composite operations in `composites`.
+TensorFlow has no region of its own that casts, so patches carry out everything while a region is
+open: `calls` for operation types, `composites` for composite operations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TensorFlowPlan(BasePlan):
     Attributes:
         low: the number of the policy's low dtype.
         within_composite: whether it is for the parts of a composite operation.
-        key: what tells this plan's graphs from those of others.
+        key: the part of a graph's key that differs between plans.
     """
 
     def __init__(
@@ -54,10 +54,7 @@ class TensorFlowPlan(BasePlan):
         self._for_layers: dict[tuple[str, int], TensorFlowPlan] = {}
 
     def rule(self, op: str | None) -> Rule:
-        """Return the rule in force.
-
-        For an operation type that nobody has a name for, inputs that differ are widened.
-        """
+        """Return the rule in force; WIDEST for None, an operation type without a name."""
         return Rule.WIDEST if op is None else self.rules[op]
 
     def follows_parts(self, op: str) -> bool:
@@ -67,7 +64,8 @@ class TensorFlowPlan(BasePlan):
     def for_parts_with_rules(self, op: str) -> TensorFlowPlan:
         """See `unamp_tensorflow.state.Plan`.
 
-        In `interpolate` rules hold for operations that resize; the others compute coordinates.
+        In `interpolate`, rules hold for the operations that resize. The others compute coordinates,
+        which must not be low.
         """
         if op not in facts().coordinates or not self.policy.active:
             return self
@@ -87,7 +85,7 @@ class TensorFlowPlan(BasePlan):
 
     def ban(self, op: str | None) -> str:
         """Return the text of the error for a banned operation."""
-        assert op is not None  # what the vocabulary has no name for is never banned
+        assert op is not None  # an operation that the vocabulary lacks is never banned
         return super().ban(op)
 
     @cached_property
@@ -108,7 +106,7 @@ class TensorFlowPlan(BasePlan):
 
     @property
     def patches(self) -> tuple[PatchGroup, ...]:
-        """The patches of composite operations whose rule their parts alone would not follow."""
+        """The patches of the composite operations whose parts alone would not follow the rule."""
         return (self._of_functions, self._of_keras) if keras_in_use() else (self._of_functions,)
 
     @cached_property
@@ -140,7 +138,7 @@ class TensorFlowPlan(BasePlan):
     def for_parts(self) -> TensorFlowPlan | None:
         """See `unamp_tensorflow.state.Plan`.
 
-        Inputs have their dtype already, so that only differing ones are widened.
+        The composite's inputs are cast already, so parts only widen inputs that differ.
         """
         if not self.policy.active:
             return None
@@ -151,7 +149,7 @@ class TensorFlowPlan(BasePlan):
     def for_parts_of_layer(self, op: str, target: int) -> TensorFlowPlan:
         """Return the plan for the parts of a layer that computes in a dtype.
 
-        The layer's parameters are not among its inputs.
+        The parts cast, since a layer's parameters are not among the inputs that were cast.
         """
         if (op, target) not in self._for_layers:
             low = NAMES[target] if target != FLOAT32 else self.policy.dtype
@@ -162,7 +160,7 @@ class TensorFlowPlan(BasePlan):
                 rules = {
                     name: was if _unchanged(name) else rule for name, was in all_widest().items()
                 }
-            else:  # the rest is an activation of the user's choice, an operation of its own
+            else:  # other operations are the user's activation, which follows its own rule
                 rules = {name: rule if name in parts else was for name, was in self.rules.items()}
             self._for_layers[op, target] = TensorFlowPlan(policy, rules, key=(self.key, op, target))
         return self._for_layers[op, target]
@@ -175,14 +173,15 @@ def _for_parts(policy: Policy) -> TensorFlowPlan:
 
 @lru_cache(KEPT_POLICIES)
 def _group(patches: tuple[Patch, ...]) -> PatchGroup:
-    """Return the patches as one: policies that need the same ones share it."""
+    """Return patches as one group, which policies that need the same patches share."""
     return PatchGroup(patches)
 
 
 class _Actions(dict[str, OpTypeAction | None]):
     """The actions of a plan, each made when its operation type is first called.
 
-    There are a thousand operation types; to ask TensorFlow for one's kernels takes a millisecond.
+    There are a thousand operation types, and asking TensorFlow for the kernels of one may take a
+    millisecond.
     """
 
     def __init__(self, make: Callable[[str], OpTypeAction | None]) -> None:
@@ -196,10 +195,10 @@ class _Actions(dict[str, OpTypeAction | None]):
 
 @cache
 def _unchanged(op: str) -> bool:
-    """Return whether an operation keeps its meaning among the parts of a layer.
+    """Return whether an operation is left alone among the parts of a layer.
 
-    Moving its parameters about is a part of it; but a list of tensors states the dtype of what is
-    put into it.
+    An operation that moves data is not: it may move the layer's parameters, which must be cast. But
+    a list of tensors states the dtype of its items.
     """
     return (
         vocabulary()[op].group in ("creation", "random", "cast", "comparison")
@@ -211,8 +210,8 @@ def _unchanged(op: str) -> bool:
 def plan(policy: Policy) -> TensorFlowPlan | None:
     """Return the plan for a policy; None where nothing is to be done.
 
-    Nothing is to be done for a policy that changes nothing, and for the preset ``native``. What
-    TensorFlow has of its own, grappler, rewrites graphs, for the process and not for a region.
+    That is a policy that changes nothing, and the preset ``native``: grappler, TensorFlow's AMP,
+    works for the whole process, and not for a region.
     """
     if not policy.active or preset(policy.preset).delegates:
         return None
@@ -231,7 +230,7 @@ def how(op: str, policy: Policy, device: str) -> How:
         and mine
         and not any(e.several for e in mine if "Grad" not in e.name)
     ):
-        return How.NATIVE  # nothing that could disagree
+        return How.NATIVE  # one input alone cannot differ from another
     rules = None if made is None else made.rules
     return how_by_calls(
         op,

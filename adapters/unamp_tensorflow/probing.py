@@ -1,4 +1,4 @@
-"""The effect of a region: a few tiny operations under a tiny policy, whose dtypes are looked at."""
+"""Check that a region has an effect in this TensorFlow, by the dtypes of a few tiny operations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _POLICY = Policy("O1", "bfloat16", preset="none", allow=["matmul", "gelu"])
 
-#: Operations, one for each way in which they are intercepted.
+#: One operation for each way in which calls are intercepted.
 _CALLS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "raw_ops.MatMul": lambda one: tf.raw_ops.MatMul(a=one, b=one),
     "nn.gelu": tf.nn.gelu,
@@ -28,15 +28,15 @@ _CALLS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 
 
 def probe_effects() -> None:
-    """Check that a region casts, eagerly and in a graph, and leaves nothing behind.
+    """Check that a region casts, eagerly and in a graph, and that operations are float32 after it.
 
-    Graphs must be kept by policy, too.
+    Check as well that TensorFlow's keys of graphs differ inside and outside of a region.
 
     Raises:
         FrameworkNotSupported: naming the version of TensorFlow, an operation, and its dtypes.
     """
     with unobserved(thread), tf.init_scope():
-        # The first region may be one that a traced function opens.
+        # `init_scope` leaves the graph of a traced function, which may open the first region.
         if tf.executing_eagerly():
             _check("eagerly")
             if (

@@ -1,4 +1,4 @@
-"""Scaled losses, and the gradients that are handed to an optimizer."""
+"""Scale losses, and unscale and check the gradients that are passed to an optimizer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unamp_tensorflow.spellings import keras_in_use
 if TYPE_CHECKING:
     from unamp_tensorflow.state import Gradient, SomeTensor
 
-    #: The gradient of a variable as a caller hands it over: maybe one of each replica, or none.
+    #: A variable's gradient as a caller passes it: a tensor, one for each replica, or None.
     Given: TypeAlias = Gradient | tf.distribute.DistributedValues | None
 
 _LOW = (tf.float16, tf.bfloat16)
@@ -65,8 +65,8 @@ def all_finite(tensors: Sequence[SomeTensor]) -> tf.Tensor:
 class TensorFlowGradients:
     """See `unamp.adapter.Gradients`.
 
-    Gradients are a list in the order of the optimizer's variables, with None where there is none.
-    In a strategy each replica has its own, not added up yet: the optimizer does that.
+    Gradients are a list in the order of the optimizer's variables, with None for a variable without
+    one. In a strategy each replica has its own; the optimizer adds them up.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TensorFlowGradients:
                 "step(optimizer, gradients=gradients)"
             )
         self.values = _listed(given)
-        # None alone where `apply` is not asked for
+        # None only where `apply` is never called
         self._optimizer: tf.keras.optimizers.Optimizer = optimizer
         self._widened = optimizer is not None and has_master_weights(optimizer)
         self._finite: list[tf.Tensor] = []

@@ -16,23 +16,19 @@ from unamp.adapter.spellings import ObjectNames, at_path
 def keras_in_use() -> bool:
     """Return whether Keras is imported and computes with TensorFlow.
 
-    Keras is never imported here: that takes seconds. `tf.keras` would do it, so every use of that
-    comes after this.
+    Ask this before every use of `tf.keras`, which would import Keras: that takes seconds.
     """
     return keras_on("tensorflow")
 
 
 def named(path: str) -> Any:
-    """Return the object of a spelling.
-
-    None where this version has no such name, or nobody imported Keras.
-    """
+    """Return the object of a spelling; None where this version lacks it or Keras is not in use."""
     head, _, rest = path.partition(".")
     if head != "keras":
         return at_path(tf, path)
     if not keras_in_use():
         return None
-    # `tf.keras` is this module: it has the spellings of Keras 2 besides those of Keras 3.
+    # The module behind `tf.keras`, which has Keras 2's spellings besides Keras 3's.
     return at_path(sys.modules.get("keras._tf_keras.keras", sys.modules["keras"]), rest)
 
 

@@ -14,16 +14,16 @@ from unamp.adapter.state import Dtypes, ThreadState
 from unamp.adapter.state import Plan as AnyPlan
 from unamp.policy import Rule
 
-#: TensorFlow comes without types: to a type checker this is `Any`. A name for readers.
+#: A name for readers: TensorFlow has no types, so a type checker takes this for `Any`.
 Tensor: TypeAlias = tf.Tensor
 
 if TYPE_CHECKING:
     import numpy as np
 
-    #: What a call is given or returns: tensors, however nested, and anything else.
+    #: An argument or a result: tensors, maybe nested, and anything else.
     Value: TypeAlias = Any
 
-    #: A tensor of some kind: dense, a variable, an array of NumPy's, or one made of dense ones.
+    #: A tensor of any kind: dense, a variable, an array of NumPy, or one made of dense tensors.
     SomeTensor: TypeAlias = (
         tf.Tensor
         | tf.Variable
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     #: The gradient of one variable, dense or as slices.
     Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
-    #: What an operation type gives: its one output, a list of several; where it has none, nothing,
-    #: or in a graph the node.
+    #: The result of an operation type: its one output, or a list of several. Without outputs it is
+    #: None, or in a graph the node.
     Outputs: TypeAlias = tf.Tensor | list[tf.Tensor | list[tf.Tensor]] | tf.Operation | None
 
-    #: What `_apply_op_helper` returns: how many tensors each output is, None for one that is no
-    #: list; whether the operation type has state; the node; and its outputs.
+    #: The result of `_apply_op_helper`: the number of tensors in each output that is a list, None
+    #: for others; whether the operation type has state; the node; and its outputs.
     Added: TypeAlias = tuple[list[int | None], bool, tf.Operation, Outputs]
 
-#: Dtypes by their number, as TensorFlow's C++ has them: comparing numbers costs a tenth of
-#: comparing dtype objects.
+#: The numbers of the dtypes in TensorFlow's C++: comparing numbers costs a tenth of comparing dtype
+#: objects.
 DTYPES: Mapping[str, int] = Dtypes(
     "tensorflow",
     {dtype.name: dtype.as_datatype_enum for dtype in (tf.float16, tf.bfloat16, tf.float32)},
@@ -86,7 +86,7 @@ class Plan(AnyPlan, Protocol):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The part of a traced function's key that tells this plan's graphs from others."""
+        """The part of a traced function's key that differs between plans."""
 
     @property
     def actions(self) -> Mapping[str, Action | None]:
@@ -94,7 +94,7 @@ class Plan(AnyPlan, Protocol):
 
     @property
     def patches(self) -> tuple[PatchGroup, ...]:
-        """The patches of composite operations whose rule their parts alone would not follow."""
+        """The patches of the composite operations whose parts alone would not follow the rule."""
 
     @property
     def within_composite(self) -> bool:
@@ -105,10 +105,7 @@ class Plan(AnyPlan, Protocol):
 
     @property
     def for_parts(self) -> Plan | None:
-        """The plan for the parts of a composite function; None where none is needed.
-
-        The function's inputs have their dtype already.
-        """
+        """The plan for the parts of a composite function, whose inputs are cast; else None."""
 
     @property
     def observed(self) -> Plan:
@@ -120,14 +117,14 @@ class Plan(AnyPlan, Protocol):
     def for_parts_of_layer(self, op: str, target: int, /) -> Plan:
         """Return the plan for the parts of a layer that computes in a dtype.
 
-        The layer's parameters are not among its inputs.
+        The parts cast, since a layer's parameters are not among the inputs that were cast.
         """
 
     def follows_parts(self, op: str, /) -> bool:
         """Return whether a composite operation's parts follow their own rules, and it has none."""
 
     def for_parts_with_rules(self, op: str, /) -> Plan:
-        """Return the plan for the parts of an operation that `follows_parts` is true of."""
+        """Return the plan for the parts of an operation for which `follows_parts` is true."""
 
     def rule(self, op: str | None, /) -> Rule:
         """Return the rule in force. None is an operation type that the vocabulary does not have."""
@@ -140,9 +137,10 @@ class Thread(ThreadState[Plan]):
     """One thread's state; see `unamp.adapter.state.ThreadState`.
 
     Attributes:
-        parameters: in a layer that computes in low, its parameters by their ids, each with its
-            cast: a layer's code may use a parameter several times.
-        recorded: whether the tape has the gradient of the node that is being added to a graph.
+        parameters: in a layer that computes low, its parameters by their ids, each with its cast,
+            since a layer's code may use a parameter several times; None elsewhere.
+        recorded: whether the node that is being added to a graph is on the tape already; see
+            `unamp_tensorflow.calls.must_record`.
     """
 
     parameters: dict[int, tuple[SomeTensor, SomeTensor]] | None = None

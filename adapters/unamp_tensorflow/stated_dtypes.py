@@ -1,9 +1,7 @@
-"""Places that state a dtype, and where TensorFlow raises on any other.
+"""Patches of functions that state a dtype and raise on any other: tensors are cast to that dtype.
 
-They are variables, arrays of tensors, lists that become one tensor, and Python functions.
-
-A rule may have given a tensor another dtype than it has without a region. Here it gets the one that
-is stated.
+Variables, arrays of tensors, lists that become one tensor, and Python functions state a dtype. A
+rule may have given a tensor another dtype than it would have without a region.
 """
 
 from __future__ import annotations
@@ -29,18 +27,17 @@ if TYPE_CHECKING:
 
 DtypeT = TypeVar("DtypeT")
 
-# Each of the decorated functions is called with the one that it replaces, which is the original,
-# and that one's arguments.
+# Each function decorated with this is called with the original, which it replaces, and with the
+# original's arguments.
 _in_regions = in_regions(thread)
 
 
 def taking(position: int, name: str) -> Replacement:
-    """Cast an argument of a method to the dtype that its object states.
-
-    The object is a variable, or an array of tensors.
+    """Return the replacement of a method that casts an argument to the dtype of the object.
 
     Args:
-        position: where the method takes the argument, after the object.
+        position: the argument's position, after the object.
+        name: the argument's name.
     """
 
     @_in_regions
@@ -65,12 +62,12 @@ def taking(position: int, name: str) -> Replacement:
 def packing(
     original: Function, v: Value, dtype: tf.DType | None = None, *args: Any, **kwargs: Any
 ) -> Value:
-    """Let lists of tensors stand where one tensor is expected.
+    """Let a list of tensors in different dtypes become one tensor.
 
-    A dtype that is asked for is an explicit cast.
+    A dtype that the caller names is an explicit cast.
     """
     if dtype is None:
-        # Nobody asked: the tensors need one dtype, and the operation that joins them has its rule.
+        # No dtype is named: the tensors must agree, and the operation that joins them has a rule.
         return original(_alike(v), dtype, *args, **kwargs)
     wanted = tf.as_dtype(dtype).as_datatype_enum
     with suspended(thread):
@@ -83,16 +80,13 @@ def packing(
 def as_tensor(
     original: Function, self: tf.Tensor, dtype: tf.DType | None = None, *args: Any, **kwargs: Any
 ) -> tf.Tensor:
-    """Let a low tensor stand where a tensor in float32 is asked for.
-
-    TensorFlow takes no other, and converts none.
-    """
+    """Widen a low tensor where TensorFlow asks for a float32 one, and would convert none itself."""
     return original(_wide(self, dtype), dtype, *args, **kwargs)
 
 
 @_in_regions
 def as_specified(original: Function, self: tf.TensorSpec, value: Value, context: object) -> Value:
-    """Let a low tensor be an argument of a function whose signature says float32."""
+    """Widen a low argument of a function whose signature states float32."""
     return original(self, _wide(value, self.dtype), context)
 
 
@@ -103,19 +97,19 @@ def as_arguments(
     tensor_inputs: Sequence[tf.Tensor],
     captured_inputs: Sequence[tf.Tensor],
 ) -> Value:
-    """Let low tensors be arguments of a function whose graph is finished, and takes float32."""
+    """Widen low arguments of a function whose graph is finished and takes float32."""
     stated = [each.dtype for each in self.inputs[: len(tensor_inputs)]]
     return original(self, [*map(_wide, tensor_inputs, stated)], captured_inputs)
 
 
 def _wide(value: Value, stated: object) -> Value:
-    """Return a low tensor in float32, where that is stated."""
+    """Return a low tensor in float32, if float32 is stated."""
     return cast(value, FLOAT32) if stated == tf.float32 else value
 
 
 @_in_regions
 def casting(original: Function, *args: Any, **kwargs: Any) -> SomeTensor:
-    """Let a list of tensors that is cast become one tensor by no rule: the call says the dtype."""
+    """Join lists of tensors that are cast with no policy in force: the call names the dtype."""
     return original(*map(_packed, args), **{name: _packed(value) for name, value in kwargs.items()})
 
 
@@ -127,7 +121,7 @@ def _packed(value: Value) -> Value:
 
 
 def _alike(value: Value) -> Value:
-    """Return a list of tensors, in float32 where their dtypes differ."""
+    """Return a list of tensors, all in float32 if their dtypes differ."""
     found = {eligible_dtype(each) for each in tf.nest.flatten(value)} - {0}
     return convert(cast, FLOAT32, value) if len(found) > 1 else value
 
@@ -136,17 +130,14 @@ def _alike(value: Value) -> Value:
 def initial(
     original: Function, self: tf.Variable, initial_value: Value = None, *args: Any, **kwargs: Any
 ) -> None:
-    """Let the initial value of a variable, a list of tensors or a function, be made by no rule."""
+    """Make a variable's initial value, which may be a list or a function, without a policy."""
     with suspended(thread):
         original(self, _wide(_alike(initial_value), kwargs.get("dtype")), *args, **kwargs)
 
 
 @_in_regions
 def drawing(original: Function, *args: Any, **kwargs: Any) -> Value:
-    """Let random numbers have low parameters.
-
-    Their dtype is stated: float32 unless the caller says another.
-    """
+    """Cast the parameters of random numbers to the numbers' dtype: float32, or the caller's."""
     with suspended(thread):
         args, kwargs = in_stated_dtype(original, args, kwargs)
         return original(*args, **kwargs)
@@ -155,14 +146,15 @@ def drawing(original: Function, *args: Any, **kwargs: Any) -> Value:
 def in_stated_dtype(
     function: Function, args: Sequence[Value], kwargs: Keywords, ruled: int = 0
 ) -> tuple[Any, Keywords]:
-    """Return arguments that agree with the dtype that a function is told for its result.
-
-    Where it is told none, they agree with one another.
+    """Return arguments in the dtype that the caller names for the result; else in one dtype.
 
     Args:
-        ruled: the dtype that a rule has cast them to, which is stated in place of the caller's; 0
-            without a rule, where those that are all float32 are as the caller has them outside of
-            regions.
+        function: the function, whose signature says where its `dtype` is.
+        args: the positional arguments.
+        kwargs: the named arguments.
+        ruled: the number of the dtype that a rule has cast the arguments to, which then replaces
+            the caller's `dtype`; 0 without a rule. Without one, arguments that are all float32
+            stay as they are, as outside of regions.
     """
     found = {*eligible_dtypes(args, kwargs)}
     if found <= {FLOAT32} and not ruled:
@@ -182,7 +174,7 @@ def in_stated_dtype(
 
 @_in_regions
 def padding(original: Function, value: Value, output_type: tf.DType) -> tf.Tensor:
-    """Let the number that pads elements of a dataset have their dtype."""
+    """Cast the number that pads a dataset's elements to the elements' dtype."""
     stated = output_type.as_datatype_enum
     if stated in ELIGIBLE:
         value = cast(tf.convert_to_tensor(value), stated)
@@ -191,7 +183,7 @@ def padding(original: Function, value: Value, output_type: tf.DType) -> tf.Tenso
 
 @_in_regions
 def map_result(original: Function, values: Sequence[Value], specs: Sequence[tf.TypeSpec]) -> Value:
-    """Let a function that is handed to `tf.map_fn` return the dtypes that were stated for it."""
+    """Cast the results of a function in `tf.map_fn` to the dtypes that the caller states."""
     stated = [getattr(spec, "dtype", None) for spec in specs]
     wanted = [dtype.as_datatype_enum if isinstance(dtype, tf.DType) else 0 for dtype in stated]
     return original(
@@ -201,10 +193,7 @@ def map_result(original: Function, values: Sequence[Value], specs: Sequence[tf.T
 
 @_in_regions
 def sparse_operator(original: Function, sp_x: tf.SparseTensor, y: Value) -> tf.SparseTensor:
-    """Let an operator of a sparse tensor and a dense one differ in dtype.
-
-    TensorFlow asks for the dense one in the other's dtype.
-    """
+    """Widen the operands of a sparse tensor's operator if they differ: TensorFlow would raise."""
     found = (eligible_dtype(sp_x), eligible_dtype(y))
     if all(found) and found[0] != found[1]:
         sp_x, y = cast(sp_x, FLOAT32), cast(y, FLOAT32)
@@ -213,9 +202,9 @@ def sparse_operator(original: Function, sp_x: tf.SparseTensor, y: Value) -> tf.S
 
 @_in_regions
 def of_operator(original: Function, value: object, *args: Any, **kwargs: Any) -> object:
-    """Let a low tensor be what a linear operator is made of.
+    """Widen the tensors that a linear operator is made from.
 
-    TensorFlow has none in bfloat16, and combines none that differ in dtype.
+    TensorFlow has no linear operators in bfloat16, and combines none of different dtypes.
     """
     if isinstance(value, tf.Tensor):
         value = cast(value, FLOAT32)
@@ -224,7 +213,7 @@ def of_operator(original: Function, value: object, *args: Any, **kwargs: Any) ->
 
 @_in_regions
 def nearness(original: Function, x: object, y: object, *args: Any, **kwargs: Any) -> object:
-    """Let `tf.debugging.assert_near` compare low tensors with float32 ones."""
+    """Widen the arguments of `tf.debugging.assert_near` if their dtypes differ."""
     return original(*_alike([x, y]), *args, **kwargs)
 
 
@@ -237,9 +226,9 @@ def python_function(
     *rest: Any,
     **named: Any,
 ) -> None:
-    """Let a function in `tf.py_function` follow the policy, and return its stated dtypes.
+    """Have a function in `tf.py_function` follow the policy, and cast results to stated dtypes.
 
-    In a graph it runs later, in a thread of TensorFlow's, which is in no region.
+    In a graph it runs later, in one of TensorFlow's threads, which is in no region.
     """
     stated = [tf.as_dtype(dtype).as_datatype_enum for dtype in Tout]
     original(self, _in_region(func, stated, _stated), Tout, *rest, **named)
@@ -254,10 +243,7 @@ def numpy_function(
     *rest: Any,
     **named: Any,
 ) -> Value:
-    """Let a function in `tf.numpy_function`, in a graph, follow the policy.
-
-    It returns the dtypes that were stated for it.
-    """
+    """Have a function in `tf.numpy_function`, in a graph, follow the policy; cast its results."""
     if not tf.executing_eagerly():
         stated = [
             tf.as_dtype(dtype) for dtype in (Tout if isinstance(Tout, (list, tuple)) else [Tout])
@@ -269,10 +255,7 @@ def numpy_function(
 def _in_region(
     function: Function, stated: Sequence[DtypeT], to: Callable[[Value, DtypeT], Value]
 ) -> Function:
-    """Return a function that runs in the region around.
-
-    Its results are converted to the dtypes that are stated.
-    """
+    """Return a function that runs in the innermost region, and casts results to stated dtypes."""
     region = innermost_region()
     if region is None:
         return function

@@ -1,7 +1,4 @@
-"""Gradients of a user's own, replicas, and Keras's inputs.
-
-Besides the operations themselves, these must know about a region.
-"""
+"""Patches for a user's own gradients, clipping and replicas, and casts for Keras."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 _RECOMPUTED = "recompute_grad.<locals>.inner"
 
 
-# --- gradients of a user's own --------------------------------------------------------------------
+# --- a user's own gradients -----------------------------------------------------------------------
 
 
 def custom_gradient(
@@ -38,9 +35,9 @@ def custom_gradient(
 ) -> Replacement:
     """Return the replacement of the decorators of `tf.custom_gradient`.
 
-    A gradient of a user's own gets low gradients beside float32 values, which TensorFlow would
-    refuse to multiply. It runs when the backward pass comes to it, maybe long after the region,
-    when no patch is applied any more.
+    A user's own gradient function gets low gradients beside float32 values, and TensorFlow raises
+    when it multiplies them. It runs in the backward pass, maybe long after the region, when the
+    patches that would cast are undone: so it applies them itself.
 
     Args:
         patched: applies the patches that a plan needs while the context is open.
@@ -74,14 +71,14 @@ def _assisted(
     patched: Callable[[Plan], AbstractContextManager[None]],
     inputs: tuple[Value, ...],
 ) -> Function:
-    """Wrap a gradient so that it widens inputs that differ, and ends in its inputs' dtypes."""
+    """Return a gradient function that widens differing tensors, with results in inputs' dtypes."""
 
     @functools.wraps(gradient)
     def run(*args: Any, **kwargs: Any) -> Value:
         with patched(plan), in_force(thread, plan):
             grads = gradient(*args, **kwargs)
             if variables := kwargs.get("variables"):
-                # Then it gives two structures: the inputs' and the variables'.
+                # With variables there are two structures: the gradients of inputs and of variables.
                 return _like_inputs(grads[0], inputs), _like_inputs(grads[1], tuple(variables))
             return _like_inputs(grads, inputs)
 
@@ -91,8 +88,8 @@ def _assisted(
 def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[object]) -> Function:
     """Return a gradient of `tf.recompute_grad` that recomputes in the region of the first run.
 
-    What else it does with the inputs follows no rule: it would hand the function, and in the end
-    the gradients, low ones.
+    The rest of it must follow no rule, or low inputs would reach the function, and low gradients
+    the caller. So only the function inside its closure is exchanged.
     """
     cells = dict(zip(gradient.__code__.co_freevars, gradient.__closure__ or (), strict=True))
     function = cells["f"].cell_contents
@@ -110,10 +107,7 @@ def _recomputing(gradient: types.FunctionType, region: AbstractContextManager[ob
 
 
 def _like_inputs(grads: Value, inputs: tuple[Value, ...]) -> Value:
-    """Return gradients in the dtypes of the values that they are for.
-
-    Where their number is wrong, which TensorFlow will refuse, they stay as they are.
-    """
+    """Return gradients in their inputs' dtypes, or unchanged if too many or few: that raises."""
     found, given = tf.nest.flatten(grads), tf.nest.flatten(inputs)
     if len(found) != len(given):
         return grads
@@ -123,14 +117,14 @@ def _like_inputs(grads: Value, inputs: tuple[Value, ...]) -> Value:
     return tf.nest.pack_sequence_as(grads, alike)
 
 
-# --- gradients that are clipped -------------------------------------------------------------------
+# --- clipping -------------------------------------------------------------------------------------
 
 
 @as_replacement
 def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Value:
-    """Wrap a function that clips gradients: as in a step, no rule reaches it.
+    """Wrap a function that clips gradients, so that it only widens low ones beside float32 ones.
 
-    Low gradients beside float32 are widened.
+    No other rule applies, as in an optimizer's step.
     """
     plan = thread.plan
     if plan is None or plan.for_parts is None:
@@ -139,17 +133,14 @@ def clipping(original: Function, /, *args: Any, **kwargs: Any) -> Value:
         return original(*args, **kwargs)
 
 
-# --- replicas: a strategy runs each of them in a thread that it makes -----------------------------
+# --- replicas: a strategy makes a thread for each -------------------------------------------------
 
 
 @as_replacement
 def replica_made(
     original: Function, /, self: _MirroredReplicaThread, *args: Any, **kwargs: Any
 ) -> None:
-    """Stand in for the constructor of a replica's thread.
-
-    The thread remembers the region that it is made in.
-    """
+    """Wrap the constructor of a replica's thread, which remembers the region of its maker."""
     original(self, *args, **kwargs)
     if thread.plan is not None:
         self._unamp_region = innermost_region()
@@ -157,7 +148,7 @@ def replica_made(
 
 @as_replacement
 def replica_run(original: Function, self: _MirroredReplicaThread) -> object:
-    """Stand in for a replica's work, which is done in the region that its thread was made in."""
+    """Wrap the work of a replica's thread, which runs in the region of the thread's maker."""
     region = vars(self).get("_unamp_region")
     if region is None:
         return original(self)
@@ -173,10 +164,10 @@ def merging(
     args: Sequence[Value],
     kwargs: Keywords,
 ) -> Value:
-    """Stand in for `merge_call`, by which one thread works for all replicas.
+    """Wrap `merge_call`, by which the thread that started the replicas works for all of them.
 
-    The thread that started the replicas does the work, as a replica would: an optimizer, say, makes
-    its update with no policy in force, and so must that thread.
+    The plan of the replica is in force in that thread meanwhile. An optimizer, say, updates with no
+    policy in force in a replica, and must not have one there.
     """
     plan = thread.plan
 
@@ -192,10 +183,10 @@ def merging(
 
 
 def is_keras_input(x: object) -> bool:
-    """Return whether an input of a Keras layer is a tensor that rules are about."""
+    """Return whether an input of a Keras layer is a tensor that rules cast."""
     return not isinstance(x, np.ndarray) and eligible_dtype(x) != 0
 
 
 def widened(value: Value) -> Value:
-    """Return nested arguments with their low tensors in float32, and with Keras' masks of them."""
+    """Return nested arguments with low tensors in float32, which keep Keras's masks."""
     return convert(keeping_mask(cast), FLOAT32, value)

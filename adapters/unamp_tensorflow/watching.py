@@ -23,7 +23,7 @@ def named_gradients(
 ) -> list[tuple[str, tf.Variable | tf.keras.Variable, Gradient | None]]:
     """See `unamp.adapter.NamesGradients.named_gradients`.
 
-    The order is that of a built optimizer's variables.
+    The order is that of the optimizer's variables, once it is built.
     """
     if not tf.executing_eagerly():
         raise NotExpressible(

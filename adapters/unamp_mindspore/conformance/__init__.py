@@ -1,4 +1,4 @@
-"""MindSpore's functions in conformance's signatures. Nothing that a user imports loads this."""
+"""MindSpore's functions in the conformance suite's signatures. No user's import loads this."""
 
 from unamp_mindspore.conformance.operations import MindSporeOperations
 

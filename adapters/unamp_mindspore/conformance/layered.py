@@ -1,4 +1,4 @@
-"""MindSpore's network with layers, and how it is run."""
+"""MindSpore's network for checks of layer rules, and the ways to run it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _refused(way: str, policy: Policy, narrowed: bool) -> str:
 
 
 def layered() -> LayeredNetworks:
-    """Return the networks with layers, as conformance takes them."""
+    """Return the network, and the ways to run it, for the conformance suite."""
     return LayeredNetworks(
         _network, {"eager": eager, "compiled": _compiled, "exported": _exported}, _refused
     )

@@ -1,4 +1,4 @@
-"""Layers whose code alone is wanted, for `written` and `rare`."""
+"""Layers that lend their code to the functions of `written` and `rare`."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from mindspore import nn
 
 @cache
 def built(kind: type[nn.Cell], *args: Any, **kwargs: Any) -> nn.Cell:
-    """Return a layer, made once: its parameters are the caller's."""
+    """Return a layer, which is made once: its caller gives other parameters at each call."""
     return kind(*args, **kwargs)

@@ -1,9 +1,8 @@
 """MindSpore's binding of `unamp.adapter.Operations`: every operation by its canonical name.
 
 NumPy arrays go in and come out. Canonical signatures are PyTorch's. MindSpore often has several
-functions for one operation, of which the CPU has a kernel for one; `data/operators.toml` names it
-where it is not the first that is looked for. `written` holds those that differ in name, in order,
-or in what they call an axis.
+functions for one operation, and the CPU a kernel for only one of them: `data/operators.toml` names
+that one where `_find` would find another first. `written` holds functions with other signatures.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ _FLOATING = frozenset((*LOW, FLOAT32, mindspore.float64))
 class MindSporeOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""
 
-    # Its kernel threads take them for zeros and the caller's does not, and it tries by time how
-    # many threads a kernel gets:
+    # Kernel threads flush subnormal numbers to zero, and the caller's thread does not. MindSpore
+    # chooses the number of threads for a kernel by measuring time, so either may compute:
     # https://gitee.com/mindspore/mindspore/blob/v2.10.0/mindspore/core/mindrt/src/thread/threadpool.cc
     subnormals = False
 
-    # MindSpore 2.10 answers `cross_entropy` of the same numbers, on one thread, with one of two
-    # neighbours: 10 of 300 calls.
+    # In MindSpore 2.10, 10 of 300 calls of `cross_entropy` with the same numbers, on one thread,
+    # return a neighbouring number.
     repeats = False
 
     unreadable = (
@@ -53,20 +52,20 @@ class MindSporeOperations(NamedOperations):
 
     def __init__(self) -> None:
         super().__init__("mindspore", _find)
-        # Else a kernel's error is reported later, under whatever operation comes next. And the
-        # tensors here are so small that more threads only wait for each other.
+        # Synchronous: otherwise a kernel's error is reported by a later operation. And the suite's
+        # tensors are so small that more threads would only wait for each other.
         mindspore.set_context(
             pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1
         )
-        # Nor is any handed to another thread, if nothing was computed yet: on a busy machine that
-        # takes longer than all else.
+        # Operations are not passed to another thread, which takes longest of all on a busy machine.
+        # This has an effect only before the first computation.
         os.environ.setdefault("MS_DEV_HOST_BLOCKING_RUN", "1")
-        # The first call that takes numbers fails where MindSpore was compiled with another NumPy.
+        # The first call with numbers fails where MindSpore was compiled for another NumPy.
         with suppress(SystemError):
             mindspore.ops.zeros((1,))
 
     def tensor_kinds(self) -> Sequence[TensorKind]:
-        """Return the kinds of tensor beside the dense one."""
+        """Return the kinds of tensor that are not one dense array."""
         return KINDS
 
     def ways(self) -> tuple[Way, ...]:
@@ -74,7 +73,7 @@ class MindSporeOperations(NamedOperations):
         return ways()
 
     def layered(self) -> LayeredNetworks:
-        """Return a network with layers, for rules about them."""
+        """Return the network for checks of layer rules."""
         return layered()
 
     def tensor(
@@ -84,7 +83,7 @@ class MindSporeOperations(NamedOperations):
         return Tensor(np.asarray(array))
 
     def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
-        """Return a tensor as layers have them for parameters."""
+        """Return a parameter, as layers have."""
         return mindspore.Parameter(self.tensor(array))
 
     def assign(self, parameter: Tensor, array: np.ndarray) -> None:
@@ -92,10 +91,7 @@ class MindSporeOperations(NamedOperations):
         mindspore.ops.assign(parameter, self.tensor(array))
 
     def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that takes one step of Adam with a gradient.
-
-        It returns the values of the parameter after the step.
-        """
+        """Return a function that takes one step of Adam with a gradient, and returns the result."""
         parameter = self.parameter(array, device=device)
         optimizer = optim.AdamW([parameter], lr=0.1)  # Adam is one primitive: no rule reaches it
 
@@ -109,15 +105,12 @@ class MindSporeOperations(NamedOperations):
         """Return a tensor's values; low dtypes arrive as float32."""
         if tensor.dtype in LOW:
             with recorder:
-                # Before 2.10, operations of another thread spoil what is recorded meanwhile.
+                # Before 2.10, an operation of another thread breaks a recording in this one.
                 tensor = casting.widened(tensor)
         return tensor.asnumpy()  # type: ignore[no-any-return]
 
     def cast(self, tensor: Tensor, dtype: str) -> Tensor:
-        """Return a tensor in another dtype, a floating one by a copy.
-
-        The operation would take half a millisecond more.
-        """
+        """Return a tensor in another dtype: a floating one by a copy, faster than the operation."""
         wanted = getattr(mindspore, dtype)
         if tensor.dtype == wanted:
             return tensor
@@ -169,10 +162,7 @@ def _find(op: str) -> Callable[..., Any] | None:
 
 
 def _method(path: str) -> Callable[..., Any] | None:
-    """Return a method of a Tensor, which is looked up when it is called.
-
-    A region's method stands in its place only while the region is open.
-    """
+    """Return a function that looks a method of Tensor up at each call: a region replaces it."""
     name = path.rpartition(".")[2]
     return (
         (lambda tensor, *args, **kw: getattr(tensor, name)(*args, **kw))
@@ -182,7 +172,7 @@ def _method(path: str) -> Callable[..., Any] | None:
 
 
 def _axis(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that takes as `dim` what the given one calls `axis`."""
+    """Return a function whose argument `dim` is the given function's `axis`."""
 
     def with_dim(*args: Any, dim: int, **kwargs: Any) -> Any:
         return function(*args, axis=dim, **kwargs)

@@ -1,4 +1,4 @@
-"""Operations that one framework or two have, in signatures of the suite's own, for `written`."""
+"""Operations of only one or two frameworks, in signatures of the suite's own; for `written`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _class(name: str) -> Any:
 
 
 def _primitive(name: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """Return a primitive of that name, made when it is called."""
+    """Return a function that makes the primitive with a name at each call, and calls it."""
     return lambda *tensors: _class(name)(*args, **kwargs)(*tensors)
 
 
 def _in_layout(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function of pictures with channels last."""
+    """Let a function of channels-last pictures take and return channels-first ones."""
     return lambda input, *args: function(input.permute(0, 2, 3, 1), *args).permute(0, 3, 1, 2)
 
 

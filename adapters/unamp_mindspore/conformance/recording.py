@@ -1,7 +1,4 @@
-"""Recording for gradients in PyNative mode.
-
-MindSpore does it for one thread at a time, and until it is told to stop.
-"""
+"""Recording for gradients in PyNative mode, which MindSpore does for one thread at a time."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ recorder = threading.RLock()
 
 @contextmanager
 def recording() -> Iterator[None]:
-    """Have MindSpore stop recording where the body raises.
-
-    It would go on by itself, and take later calls for recorded ones.
-    """
+    """Have MindSpore stop recording where the body raises, or it would also record later calls."""
     try:
         yield
     except BaseException:

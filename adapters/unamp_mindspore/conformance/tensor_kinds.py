@@ -1,4 +1,4 @@
-"""MindSpore's tensors that hold their values in another: `COOTensor` and `CSRTensor`."""
+"""MindSpore's tensors that hold their values in another tensor: `COOTensor` and `CSRTensor`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHAPE = (3, 4)
 
 
 def _values(dtype: str) -> Any:
-    # Rounding to low changes each of them.
+    # No low dtype has any of these numbers, so rounding shows.
     return cast(Tensor(np.array([1.001, 2.003, 3.007], np.float32)), DTYPES[dtype])
 
 
@@ -44,7 +44,7 @@ KINDS = (
     TensorKind(
         name="mindspore.COOTensor",
         make=_coo,
-        # Not sigmoid: near one its inputs may be rounded and nothing shows in a low result.
+        # Not sigmoid: in a low result near one, rounding of the inputs may not show.
         calls={"relu": ops.coo_relu, "exp": ops.coo_exp, "tanh": ops.coo_tanh},
         treatments=dict.fromkeys(("relu", "exp", "tanh"), "followed"),
         reason="",

@@ -1,4 +1,4 @@
-"""Operations whose signature in MindSpore is not the canonical one, for `operations`."""
+"""Operations whose signature in MindSpore is not the canonical one; for `operations`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INT32 = mindspore.int32
 
 
 def _with(layer: nn.Cell, parameters: dict[str, Any], *inputs: Any) -> Any:
-    """Return a layer's result with other parameters, by their paths."""
+    """Return a layer's result with other parameters, which are given by their paths."""
     homes = dict(layer.cells_and_names())
     places = [
         (homes[path.rpartition(".")[0]].__dict__, path.rpartition(".")[2], value)
@@ -30,7 +30,7 @@ def _with(layer: nn.Cell, parameters: dict[str, Any], *inputs: Any) -> Any:
     ]
     before = [(home, name, home[name]) for home, name, _ in places if name in home]
     for home, name, value in places:
-        home[name] = value  # found before the layer's own parameter of that name
+        home[name] = value  # Python finds it before the layer's own parameter of that name
     try:
         return layer(*inputs)
     finally:
@@ -55,7 +55,7 @@ def _conv_transpose(
     )
 
 
-# Each written out, and without annotations: MindSpore's compiler reads these three.
+# MindSpore's compiler reads these three: they have no annotations, and no code in common.
 def _conv1d(input, weight, bias=None, *, stride=1, padding=0, dilation=1, groups=1):  # type: ignore[no-untyped-def]
     return ops.conv1d(input, weight, bias, stride, "pad", padding, dilation, groups)
 
@@ -151,7 +151,7 @@ def _batch_norm(
         input, *statistics, weight, bias, training=training, momentum=momentum, eps=eps
     )
     for theirs, updated in zip((mean, var), statistics, strict=True):
-        theirs.copy_(updated)  # MindSpore updates what is a parameter; these are the caller's
+        theirs.copy_(updated)  # MindSpore updates parameters alone; the caller's are tensors
     return result
 
 

@@ -1,4 +1,4 @@
-"""Paddle's functions in conformance's signatures. Nothing that a user imports loads this."""
+"""Paddle's functions in the conformance suite's signatures. No user's import loads this."""
 
 from unamp_paddle.conformance.operations import PaddleOperations
 

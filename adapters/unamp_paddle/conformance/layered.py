@@ -1,4 +1,4 @@
-"""Paddle's network with layers, and how it is run."""
+"""Paddle's network for checks of layer rules, and the ways to run it."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def _exported(network: Any) -> Runner:
 
 
 def layered() -> LayeredNetworks:
-    """Return the networks with layers, as conformance takes them."""
+    """Return the network, and the ways to run it, for the conformance suite."""
     return LayeredNetworks(_network, {"eager": eager, "compiled": _compiled, "exported": _exported})

@@ -1,8 +1,7 @@
 """Paddle's binding of `unamp.adapter.Operations`: every operation by its canonical name.
 
-NumPy arrays go in and come out. Canonical signatures are PyTorch's. Paddle's functions mostly take
-their tensors in the same order; `_WRITTEN` holds those that differ, in name, in order, or in what
-they call an axis.
+NumPy arrays go in and come out. Canonical signatures are PyTorch's. Most of Paddle's functions take
+their tensors in the same order; `_WRITTEN` holds adapted ones for the others.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class PaddleOperations(NamedOperations):
         super().__init__("paddle", _find)
 
     def layered(self) -> LayeredNetworks:
-        """Return a network with layers, for rules about them."""
+        """Return the network for checks of layer rules."""
         return layered()
 
     def tensor(
@@ -58,25 +57,19 @@ class PaddleOperations(NamedOperations):
         return made
 
     def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
-        """Return a tensor as layers have them for parameters."""
+        """Return a tensor of the class of layers' parameters."""
         made = self.tensor(array, device=device)
         return paddle.create_parameter(
             made.shape, made.dtype, default_initializer=paddle.nn.initializer.Assign(made)
         )
 
     def assign(self, parameter: Tensor, array: np.ndarray) -> None:
-        """Change a parameter in place, as optimizers do.
-
-        No policy is in force, for `paddle.assign` is an operation.
-        """
+        """Change a parameter in place, with no policy in force: `paddle.assign` is an operation."""
         with autocast(enabled=False), paddle.no_grad():
             paddle.assign(self.tensor(array), output=parameter)
 
     def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that takes one step of Adam with a gradient.
-
-        It returns the values of the parameter after the step.
-        """
+        """Return a function that takes one step of Adam with a gradient, and returns the result."""
         parameter = self.parameter(array, device=device)
         optimizer = paddle.optimizer.Adam(0.1, parameters=[parameter])
 
@@ -91,7 +84,7 @@ class PaddleOperations(NamedOperations):
         """Return a tensor's values; low dtypes arrive as float32."""
         values: np.ndarray = tensor.detach().numpy()
         if values.dtype == np.uint16:
-            # Paddle hands bfloat16 over as the upper halves of float32 numbers.
+            # Paddle's arrays hold bfloat16 as integers: the upper halves of float32 numbers.
             return (values.astype(np.uint32) << 16).view(np.float32)
         return values.astype(np.float32) if values.dtype == np.float16 else values
 
@@ -135,11 +128,11 @@ def _find(op: str) -> Callable[..., Any] | None:
     return None
 
 
-# --- where the signatures differ ------------------------------------------------------------------
+# --- functions with other signatures than PyTorch's -----------------------------------------------
 
 
 def _axis(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that takes as `dim` what the given one calls `axis`."""
+    """Return a function whose argument `dim` is the given function's `axis`."""
 
     def with_dim(*args: Any, dim: int, **kwargs: Any) -> Any:
         return function(*args, axis=dim, **kwargs)
@@ -187,19 +180,19 @@ def _cell(kind: type, input: Tensor, states: Any, weights: Sequence[Tensor]) -> 
 
 @cache
 def _built(kind: type, *args: Any) -> paddle.nn.Layer:
-    # Only the layer's code is wanted: its parameters are the caller's.
+    # Only the layer's code is used: the caller gives the parameters (see `_with`).
     return kind(*args) if len(args) < 3 else kind(*args, dropout=0.0)
 
 
 def _with(layer: paddle.nn.Layer, parameters: dict[str, Tensor], *inputs: Any) -> Any:
-    """Return a layer's result with other parameters, by their paths."""
+    """Return a layer's result with other parameters, which are given by their paths."""
     homes = dict(layer.named_sublayers(include_self=True))
     places = [
         (homes[path.rpartition(".")[0]].__dict__, path.rpartition(".")[2], value)
         for path, value in parameters.items()
     ]
     for home, name, value in places:
-        home[name] = value  # found before the layer's own parameter of that name
+        home[name] = value  # Python finds it before the layer's own parameter of that name
     try:
         return layer(*inputs)
     finally:
@@ -262,7 +255,7 @@ def _encoder_layer(input: Tensor, *weights: Tensor, heads: int) -> Tensor:
 
 
 def _decoder_layer(target: Tensor, memory: Tensor, *weights: Tensor, heads: int) -> Tensor:
-    """Run `paddle.nn.TransformerDecoderLayer` likewise."""
+    """Run `paddle.nn.TransformerDecoderLayer` as `_encoder_layer` runs the encoder's."""
     layer = _built(paddle.nn.TransformerDecoderLayer, target.shape[-1], heads, weights[8].shape[0])
     parameters = (
         _attention("self_attn.", *weights[:4])
@@ -351,9 +344,9 @@ class _Joined(paddle.autograd.PyLayer):  # type: ignore[misc]
 
 
 def _joined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose results all get a gradient.
+    """Return a function whose results all get a gradient, used or not.
 
-    Where one of them is not used, the backward of these functions crashes the process.
+    Without a gradient for each result, the backward of these functions crashes the process.
     """
     return lambda *args, **kwargs: _Joined.apply(*function(*args, **kwargs))
 
@@ -361,7 +354,7 @@ def _joined(function: Callable[..., Any]) -> Callable[..., Any]:
 def _binary(
     function: Callable[..., Tensor], plain: Callable[[Any, Any], Any]
 ) -> Callable[..., Tensor]:
-    """Return a function that leaves numbers to an operator: Paddle's functions take none."""
+    """Return a function that computes with numbers by an operator: Paddle's take only tensors."""
     return lambda a, b: (
         function(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else plain(a, b)
     )
@@ -379,7 +372,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "sub": _binary(paddle.subtract, operator.sub),
     "adaptive_log_softmax": _adaptive_log_softmax,
     "affine_grid": lambda theta, size: F.affine_grid(theta, list(size), align_corners=False),
-    # Paddle's momentum is the share of what was there before.
+    # Paddle's momentum is the share of the old statistics, PyTorch's that of the new ones.
     "batch_norm": lambda *tensors, training, momentum, eps=1e-5: F.batch_norm(
         *tensors, training=training, momentum=1.0 - momentum, epsilon=eps
     ),
@@ -408,7 +401,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     ),
     "gru": lambda input, h0, *weights: _recurrent("GRU", input, [h0], weights),
     "gru_cell": lambda input, h0, *weights: _cell(paddle.nn.GRUCell, input, h0, weights),
-    # Before 3.3 it is C++, which a region replaces where it is looked up.
+    # Looked up at each call: before 3.3 it is C++, and a region replaces the name alone.
     "gt": lambda a, b: paddle.gt(a, b),
     "huber_loss": lambda input, target, reduction: _C_ops.huber_loss(input, target, 1.0),
     "index": _index,

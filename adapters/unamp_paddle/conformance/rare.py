@@ -1,4 +1,4 @@
-"""Operations that one framework or two have, in signatures of the suite's own, for `operations`."""
+"""Operations of only one or two frameworks, in signatures of the suite's own; for `operations`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _C_ops = HOOKS.load("paddle._C_ops")
 
 
 def _boxed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Call a function of boxes with one picture: all boxes are in it."""
+    """Return a function of boxes that are all in one picture."""
     return lambda input, boxes, size: function(
         input, boxes, paddle.to_tensor([boxes.shape[0]], dtype="int32"), size
     )

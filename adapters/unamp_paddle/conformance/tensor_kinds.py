@@ -1,7 +1,6 @@
-"""Paddle's kinds of tensor that are not one dense array, and what a policy comes to for each.
+"""Paddle's kinds of tensor that are not one dense array, and the effect of a policy on each.
 
-Gradients of sparse embeddings (`SelectedRows`) are none of them: no operation of the vocabulary
-takes one.
+Gradients of sparse embeddings (`SelectedRows`) are left out: no operation takes one.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import paddle
 from unamp.adapter.tensor_kinds import TensorKind
 from unamp_paddle.state import Tensor
 
-#: No number in it is one in a low dtype.
+#: No low dtype has any of these numbers, so rounding shows.
 _NUMBERS = np.linspace(0.3, 1.7, 4, dtype=np.float32)
 _SHAPE = [3, 4]
 

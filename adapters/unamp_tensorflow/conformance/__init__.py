@@ -1,4 +1,4 @@
-"""TensorFlow's functions in conformance's signatures. Nothing that a user imports loads this."""
+"""TensorFlow's functions in the conformance suite's signatures. No user's import loads this."""
 
 from unamp_tensorflow.conformance.operations import TensorFlowOperations
 

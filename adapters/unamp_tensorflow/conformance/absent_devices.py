@@ -1,8 +1,8 @@
-"""Devices that are not here, and what they would run.
+"""Read the operations that an absent device would run, from graphs.
 
-`tf.function` writes a graph for any device; the graph is read, node by node. A node names the
-device that it is placed on and the dtypes of what it takes and gives. No graph is run. What
-grappler makes of it, and which kernels the device has, is not seen.
+`tf.function` traces a graph for any device. The graph is read node by node, and never run: a node
+has its device, and the dtypes of its inputs and outputs. Grappler's changes to the graph, and the
+device's kernels, are not seen.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from unamp.adapter.absent_devices import (
 )
 from unamp_tensorflow.listing import op_type
 
-#: The name of a place in a node's name, behind the scope that a tape opens for a node's gradient.
+#: The name of a place inside a node's name, after the scope that a tape opens for gradients.
 _PLACE = re.compile(r"^(gradient_tape/)?(?:.*?/)?at\.(\d*)\.(\w+)/")
 
 _LOOKS = "its code looks at numbers, which a graph does not have"
 
-#: Why a function has no graph, by words in what TensorFlow raises.
+#: The reasons for which a function has no graph, by words in TensorFlow's error.
 _REASONS = {
     **dict.fromkeys(
         ("OperatorNotAllowedInGraph", "no attribute 'numpy'", "interpreted as an integer"), _LOOKS
@@ -41,11 +41,10 @@ _REASONS = {
     "has no graph of its own": "it calls a function of TensorFlow 1's",
 }
 
-#: What comes from outside of a graph: an argument, whose numbers its caller made, and the numbers
-#: of a variable.
+#: Nodes whose numbers come from outside of a graph: an argument, and a variable's value.
 _GIVEN = frozenset({"Placeholder", "ReadVariableOp"})
 
-#: Gradients that are sums, where what they are the gradients of is not.
+#: Gradients that are sums, while the operation whose gradient they are is none.
 _SUMS = frozenset({"BiasAddGrad"})
 
 
@@ -117,10 +116,7 @@ _Values = dict[Any, Numbers]
 
 
 def operations(graph: tf.Graph) -> list[Computed]:
-    """Return the operations of a graph that precision shows in.
-
-    Those of its functions are there at each of their calls.
-    """
+    """Return the operations of a graph in which precision shows, with those of called functions."""
     return list(_inside(graph, {}, {}, ("", False)))
 
 
@@ -168,7 +164,7 @@ def _body(
 ) -> Iterator[Computed]:
     """Yield the operations of a function that a node calls.
 
-    Its arguments are the last operands: a branch has no condition.
+    The function's arguments are the node's last operands: a branch does not get the condition.
     """
     for argument, dtypes in zip(
         graph.inputs, entered[len(entered) - len(graph.inputs) :], strict=True
@@ -187,11 +183,10 @@ def _called(node: tf.Operation) -> Iterator[str]:
 
 
 def _computed(node: tf.Operation) -> tuple[Kind, tuple[str, ...], tuple[str, ...]] | None:
-    """Return the kind of a node and the dtypes that it takes and gives.
+    """Return the kind of a node and the dtypes of its inputs and outputs.
 
-    None where it moves numbers, or takes no floating ones.
-
-    Statistics and parameters that have a dtype of their own are not among them.
+    None where it moves numbers, or has no floating inputs. Statistics and parameters with a dtype
+    attribute of their own are left out.
     """
     found = op_type(node.type)
     kind: Kind | None = None if found is None or found.op is None else kind_of(found.op)

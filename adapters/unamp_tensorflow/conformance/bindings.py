@@ -1,4 +1,4 @@
-"""TensorFlow's functions and Keras's layers in PyTorch's signatures, where they have others."""
+"""Functions of TensorFlow and layers of Keras in PyTorch's signatures, where theirs differ."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _interpolate(input: Tensor, *, scale_factor: float, mode: str) -> Tensor:
 
 
 def _shared(losses: Tensor, reduction: str) -> Tensor:
-    """Return losses, or what they are reduced to."""
+    """Return losses, reduced as PyTorch's argument `reduction` says."""
     return (
         losses
         if reduction == "none"
@@ -59,7 +59,7 @@ def _with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> T
 def _loss(name: str) -> Function:
     """Return a loss of Keras for each element.
 
-    It averages over the last axis, so each element is a row of its own here.
+    Keras averages over the last axis, so each element is a row of its own here.
     """
 
     def loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
@@ -95,18 +95,12 @@ def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _window(function: Function) -> Function:
-    """Return a periodic window, which is PyTorch's default.
-
-    TensorFlow's functions give symmetric ones.
-    """
+    """Return a function of periodic windows, as PyTorch's default; TensorFlow's are symmetric."""
     return lambda size: function(size + 1)[:-1]
 
 
 def _spread(function: Function) -> Function:
-    """Return a variance or a deviation.
-
-    TensorFlow divides by the number of elements, and by nothing else.
-    """
+    """Return a function of a variance or deviation, without a correction."""
 
     def spread(input: Tensor, *, dim: int, correction: int = 1) -> Any:
         if correction:
@@ -178,7 +172,7 @@ _REDUCTIONS: dict[str, Function] = {
 
 _PRODUCTS: dict[str, Function] = {
     "bmm": lambda a, b: tf.raw_ops.BatchMatMulV2(x=a, y=b),
-    # TensorFlow's has no bias.
+    # TensorFlow's convolution has no bias.
     "convolution": lambda input, weight, bias: first(
         tf.nn.convolution(last(input), tf.transpose(weight, [*range(2, weight.ndim), 1, 0]))
     ),
@@ -192,7 +186,7 @@ _PRODUCTS: dict[str, Function] = {
 _LOSSES: dict[str, Function] = {
     "binary_cross_entropy": _loss("binary_crossentropy"),
     "binary_cross_entropy_with_logits": _with_logits,
-    # Keras's is a loss: the less, the more similar.
+    # Keras's is a loss, smaller for more similar vectors.
     "cosine_similarity": lambda a, b: -keras("losses.cosine_similarity")(a, b),
     "cross_entropy": _cross_entropy,
     "ctc_loss": _ctc_loss,

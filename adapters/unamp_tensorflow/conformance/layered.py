@@ -1,4 +1,4 @@
-"""The network of Keras on TensorFlow with layers, and how it is run."""
+"""The Keras network for checks of layer rules, and the ways to run it."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def _exported(network: Any) -> Runner:
         with TemporaryDirectory() as folder:
             with region():
                 tf.saved_model.save(module, folder)
-            loaded = tf.saved_model.load(folder)  # its variables live as long as it does
+            loaded = tf.saved_model.load(folder)  # held, since its variables are freed with it
             return loaded.run(x)
 
     return run
 
 
 def layered() -> LayeredNetworks:
-    """Return the networks with layers, as conformance takes them."""
+    """Return the network, and the ways to run it, for the conformance suite."""
     return LayeredNetworks(_network, {"eager": eager, "compiled": _compiled, "exported": _exported})

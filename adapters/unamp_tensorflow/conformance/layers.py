@@ -1,4 +1,4 @@
-"""Keras's layers in PyTorch's signatures: their code is wanted, the parameters are the caller's."""
+"""Keras's layers in PyTorch's signatures: the layers' code, with the caller's parameters."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ from unamp_tensorflow.state import Tensor
 @cache
 def _made(kind: str, dtype: str, /, *args: Any, **kwargs: Any) -> Any:
     layer = keras(f"layers.{kind}")(*args, **kwargs, dtype=dtype)
-    layer.autocast = False  # a layer's code meets tensors in the dtypes in which they are given
+    layer.autocast = False  # inputs keep their dtypes: with autocast, Keras would cast them
     return layer
 
 
 def built(name: str, input: Tensor, /, *args: Any, **kwargs: Any) -> Any:
-    """Return a layer for an input.
-
-    It is of float64 for the suite's reference, else of float32, as a user's.
-    """
+    """Return a layer for an input: float64 for the suite's reference, else float32, as a user's."""
     return _made(name, "float64" if input.dtype is tf.float64 else "float32", *args, **kwargs)
 
 
@@ -79,7 +76,7 @@ def _convolution(
 
 
 def _gates(tensor: Tensor, order: Sequence[int]) -> Tensor:
-    """Return a recurrent layer's parameter with its gates in Keras's order, output last."""
+    """Return a recurrent layer's parameter with its gates in Keras's order, the outputs last."""
     parts = tf.split(tensor, len(order))
     joined = tf.concat([parts[n] for n in order], 0) if len(order) > 1 else tensor
     return tf.transpose(joined)
@@ -152,7 +149,7 @@ def _batch_norm(
     training: bool, momentum: float, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     x = last(input)
-    # One for each number of axes: which of them it reduces, it decides when it is built.
+    # A layer for each number of axes: it fixes the axes to reduce when it is built.
     layer = built(
         "BatchNormalization",
         input,
@@ -187,10 +184,7 @@ def _statistic(name: str, values: Tensor) -> tf.Variable:
 
 @cache
 def _kept(name: str, shape: tuple[int, ...], dtype: tf.DType) -> tf.Variable:
-    """Return a variable for a graph.
-
-    `tf.function` traces twice where one is made, and allows none the second time.
-    """
+    """Return a variable for a graph, made once: `tf.function` allows no new one in later traces."""
     with tf.init_scope():
         return tf.Variable(tf.zeros(shape, dtype), trainable=False)
 

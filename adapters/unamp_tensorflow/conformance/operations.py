@@ -1,8 +1,8 @@
 """TensorFlow's binding of `unamp.adapter.Operations`: every operation by its canonical name.
 
 NumPy arrays go in and come out. Canonical signatures are PyTorch's; `bindings` holds the functions
-whose signatures differ. Tensors are channels-first there, and channels-last here: TensorFlow has no
-other kernels on a CPU.
+whose signatures differ. PyTorch's tensors have channels first, and these have channels last:
+TensorFlow has no other kernels on a CPU.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from unamp_tensorflow.spellings import named
 class TensorFlowOperations(NamedOperations):
     """See `unamp.adapter.Operations`."""
 
-    # Some of its threads take them for zeros, and a kernel may run in these or in others:
+    # Some of TensorFlow's threads flush subnormal numbers to zero, and a kernel may run in any:
     # https://github.com/tensorflow/tensorflow/blob/v2.21.0/tensorflow/core/platform/denormal.h
     subnormals = False
 
     def __init__(self) -> None:
-        _ = tf.keras.layers  # imports Keras, whose layers and functions are a part of the namespace
+        _ = tf.keras.layers  # imports Keras, whose layers and functions are operations, too
         super().__init__("tensorflow", _find)
 
     def layered(self) -> LayeredNetworks:
-        """Return a network with layers, for rules about them."""
+        """Return the network for checks of layer rules."""
         return layered()
 
     def tensor(
@@ -50,18 +50,18 @@ class TensorFlowOperations(NamedOperations):
     ) -> tf.Tensor:
         """Return a tensor with the array's values, shape and dtype.
 
-        `value_and_grad` sees to tapes.
+        Nothing is done for `requires_grad`: `value_and_grad` has a tape.
         """
         with tf.device(device):
             return tf.constant(np.asarray(array))
 
     def buffer(self, array: np.ndarray, *, device: str = "cpu") -> tf.Variable:
-        """Return a variable: tensors do not change."""
+        """Return a variable, since a tensor cannot be changed in place."""
         with tf.device(device):
             return tf.Variable(np.asarray(array), trainable=False)
 
     def parameter(self, array: np.ndarray, *, device: str = "cpu") -> tf.Variable:
-        """Return a variable as layers have them for parameters."""
+        """Return a variable, as layers have for parameters."""
         with tf.device(device):
             return tf.Variable(np.asarray(array))
 
@@ -70,10 +70,7 @@ class TensorFlowOperations(NamedOperations):
         parameter.assign(array)
 
     def adam(self, array: np.ndarray, *, device: str = "cpu") -> Callable[[np.ndarray], np.ndarray]:
-        """Return a function that takes one step of Adam with a gradient.
-
-        It returns the values of the parameter after the step.
-        """
+        """Return a function that takes one step of Adam with a gradient, and returns the result."""
         with tf.device(device):
             parameter = keras("Variable")(array)
         optimizer = keras("optimizers.Adam")(0.1)
@@ -114,7 +111,7 @@ class TensorFlowOperations(NamedOperations):
     def pull_back(
         self, function: Callable[..., tuple[tf.Tensor, tf.Tensor]], *, compiled: bool
     ) -> Callable[..., tuple[tf.Tensor, Sequence[tf.Tensor | None]]]:
-        """See `Operations.pull_back`: operation by operation."""
+        """See `Operations.pull_back`. The tape works operation by operation."""
 
         def both(
             leaves: Sequence[tf.Tensor],
@@ -138,7 +135,7 @@ class TensorFlowOperations(NamedOperations):
         return ways()
 
     def absent_devices(self) -> tuple[AbsentDevice, ...]:
-        """Return the GPU where there is none: graphs are traced for it."""
+        """Return the GPU, if this machine has none: graphs are traced for it."""
         return absent_devices()
 
 

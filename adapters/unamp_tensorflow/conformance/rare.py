@@ -1,4 +1,4 @@
-"""Operations that one framework or two have, in signatures of the suite's own, for `bindings`."""
+"""Operations of only one or two frameworks, in signatures of the suite's own; for `bindings`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unamp_tensorflow.state import Tensor
 def _loss(name: str) -> Function:
     """Return a loss of Keras for each element.
 
-    It averages over the last axis, so each element is a row of its own here.
+    Keras averages over the last axis, so each element is a row of its own here.
     """
     return lambda input, target, *, reduction: keras(f"losses.{name}")(
         target[..., None], input[..., None]

@@ -1,4 +1,4 @@
-"""TensorFlow's functions that move and find numbers, in PyTorch's signatures; for `bindings`."""
+"""TensorFlow's functions for shapes and indices, in PyTorch's signatures; for `bindings`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ def _stacked(name: str) -> Function:
 
 
 def _shuffled(input: Tensor, factor: int) -> Tensor:
-    """Shuffle pixels as PyTorch does.
-
-    A block's pixels stand before its channels in TensorFlow, and after them in PyTorch.
-    """
+    """Shuffle pixels as PyTorch does, where a block's channels come before its pixels."""
     count, channels, *size = input.shape
     blocks = tf.reshape(input, [count, channels // factor**2, factor**2, *size])
     ordered = tf.reshape(tf.transpose(blocks, [0, 3, 4, 2, 1]), [count, *size, channels])
@@ -57,7 +54,7 @@ def _slice(input: Tensor, dim: int, start: int, end: int) -> Tensor:
 
 
 def _without_batch(name: str, input: Tensor, *args: Any) -> Tensor:
-    """Call a layer that leaves the first axis alone with a tensor that has no such axis."""
+    """Call a layer, which expects a batch, with a tensor without a batch."""
     return built(name, input, *args)(input[None])[0]
 
 

@@ -1,4 +1,4 @@
-"""Turning functions of TensorFlow and Keras into ones with PyTorch's signatures."""
+"""Turn functions of TensorFlow and Keras into functions with PyTorch's signatures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unamp_tensorflow.state import Tensor
 
 
 def keras(name: str) -> Any:
-    """Return the object that a name of Keras stands for; Keras is imported late.
+    """Return the object of a name in Keras, which is imported here at the latest.
 
     Raises:
         FrameworkNotSupported: where Keras computes with another framework in this process.
@@ -29,8 +29,7 @@ def check_keras() -> None:
     """Check that Keras, which is imported, computes with TensorFlow.
 
     Raises:
-        FrameworkNotSupported: where it does not: what it computes is no tensor of TensorFlow's, and
-            follows no rule of ours.
+        FrameworkNotSupported: where it does not: its tensors would follow no rule here.
     """
     if not keras_in_use():
         raise FrameworkNotSupported(
@@ -41,12 +40,12 @@ def check_keras() -> None:
 
 
 def last(tensor: Tensor) -> Tensor:
-    """Move channels to the last axis."""
+    """Move channels from the second axis, as in PyTorch, to the last."""
     return tf.transpose(tensor, [0, *range(2, tensor.ndim), 1])
 
 
 def first(tensor: Tensor) -> Tensor:
-    """Move channels from the last axis to where PyTorch has them."""
+    """Move channels from the last axis to the second, as in PyTorch."""
     return tf.transpose(tensor, [0, tensor.ndim - 1, *range(1, tensor.ndim - 1)])
 
 
@@ -56,12 +55,12 @@ def channels(function: Function) -> Function:
 
 
 def axis(function: Function, name: str = "axis") -> Function:
-    """Let a function that says `axis` take PyTorch's `dim`."""
+    """Return a function whose argument `dim` is the given function's `axis`."""
     return lambda *args, dim, **kwargs: function(*args, **{name: dim}, **kwargs)
 
 
 def ops(name: str) -> Function:
-    """Return a function of `keras.ops`, found when it is called: Keras is imported late."""
+    """Return a function of `keras.ops`, found at its call, since Keras is imported late."""
     return lambda *args, **kwargs: keras(f"ops.{name}")(*args, **kwargs)
 
 

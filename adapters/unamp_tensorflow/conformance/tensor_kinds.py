@@ -14,13 +14,13 @@ from unamp.adapter.tensor_kinds import TensorKind
 from unamp_tensorflow.casting import dtype_of
 from unamp_tensorflow.composite_tensors import values
 
-#: No number in it is one in a low dtype, and a mean of rounded ones is another than a rounded mean.
+#: No low dtype has any of these numbers, and their mean differs if they are rounded before.
 _NUMBERS = np.linspace(0.2, 1.1, 6, dtype=np.float32)
 _ROWS = np.linspace(0.3, 2.1, 6, dtype=np.float32).reshape(3, 2)
 
 
 def tensor_kinds() -> tuple[TensorKind, ...]:
-    """Return the kinds: TensorFlow's own composite tensors, and types of a user's own."""
+    """Return the kinds: TensorFlow's own composite tensors, and a user's own type."""
     return _ragged(), _sparse(), _slices(), _extension()
 
 
@@ -103,7 +103,7 @@ def _extension() -> TensorKind:
         "add": lambda t: tf.add(t, t),
         "exp": tf.exp,
         "gelu": tf.nn.gelu,
-        # TensorFlow multiplies bfloat16 by float32.
+        # TensorFlow itself takes bfloat16 beside float32 here, so the weights are cast.
         "matmul": lambda t: tf.matmul(t, tf.cast(weights, t.dtype)),
         "softmax": tf.nn.softmax,
     }
@@ -112,7 +112,7 @@ def _extension() -> TensorKind:
 
 @cache
 def _masked() -> Any:
-    """Return a type as users write them: values with a mask, and what some functions are for it."""
+    """Return a type as users write them: values with a mask, and functions for it."""
 
     class Masked(tf.experimental.ExtensionType):  # type: ignore[misc] # TensorFlow comes without types
         values: tf.Tensor

@@ -1,4 +1,4 @@
-"""The ways in which MindSpore runs a function. `unamp.adapter.ways` explains what is in one."""
+"""The ways in which MindSpore runs a function; see `unamp.adapter.ways`."""
 
 from dataclasses import replace
 
@@ -15,10 +15,7 @@ def ways() -> tuple[Way, ...]:
 
 
 def _leaving_nothing(way: Way) -> Way:
-    """Return a way after which MindSpore records nothing.
-
-    It would go on recording where the function raised in the midst of a gradient.
-    """
+    """Return a way after which MindSpore does not record, even if the function raised."""
     if way.run is None:
         assert way.value_and_grad is not None
         return replace(way, value_and_grad=recording()(way.value_and_grad))

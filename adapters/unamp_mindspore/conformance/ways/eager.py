@@ -1,7 +1,4 @@
-"""Functions that are called in PyNative mode.
-
-Some are decorated, run in another thread, recomputed, or beside MindSpore's own AMP.
-"""
+"""Functions in PyNative mode: decorated, in threads, recomputed, and beside MindSpore's own AMP."""
 
 from __future__ import annotations
 

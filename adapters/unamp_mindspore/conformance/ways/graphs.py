@@ -30,7 +30,7 @@ from unamp_mindspore.decorators import stated
 #: Compiles a function, or a cell that holds it, and runs it.
 Compiles = Callable[[Any, Sequence[Any]], Any]
 
-#: The compiler does not read the suite's Python for these operations, or there is no kernel.
+#: Operations without a kernel, or whose binding in the suite is Python that the compiler rejects.
 READS = NO_KERNEL | {
     "layer_norm": (
         "the compiler does not read try statements, with which the suite lends a layer its "
@@ -128,7 +128,8 @@ def _compiled(
         partial(_around, compiles, cell=Holding),
         **followed,
     )
-    # Every graph is compiled, and mindspore.jit and GRAPH_MODE find a cell's parts in one way.
+    # Compiling takes long, and GRAPH_MODE finds the parts of a cell as mindspore.jit does: only one
+    # of the two is always run.
     once = {**followed, "dear": not cells_only}
     yield Way(
         f"{name} of a decorated cell",
@@ -146,7 +147,7 @@ def _compiled(
     yield Way(f"{name}, decorated method in it", "decorated", method, **{**followed, "dear": True})
 
 
-# --- where the region is --------------------------------------------------------------------------
+# --- the place of the region ----------------------------------------------------------------------
 
 
 def _around(
@@ -191,7 +192,7 @@ def _decorated_deep(
     )
 
 
-# --- what compiles --------------------------------------------------------------------------------
+# --- compilers ------------------------------------------------------------------------------------
 
 
 def _jit(function: Any, inputs: Sequence[Any]) -> Any:
@@ -203,7 +204,8 @@ def _captured(function: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _traced(function: Any, inputs: Sequence[Any]) -> Any:
-    # Not by its own name: MindSpore would take it for its first argument's method of that name.
+    # Under another name: if the first argument has a method of a function's name, MindSpore calls
+    # that instead.
     return mindspore.jit(calling(function), capture_mode="trace")(*inputs)
 
 
@@ -220,7 +222,7 @@ def _exported(cell: Any, inputs: Sequence[Any]) -> Any:
     return loaded(*inputs)
 
 
-# --- what is refused ------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def _not_traced(policy: Policy) -> str:

@@ -1,7 +1,4 @@
-"""Functions and cells for the ways.
-
-They differ in where the region is, what is decorated, and what holds the function.
-"""
+"""The functions and cells that ways run; they differ in the place of the region or decorator."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from mindspore import nn
 from unamp._function_types import Function
 from unamp.adapter import OpenRegion
 
-#: Runs in no way of MindSpore's, eagerly neither.
+#: Operations that run in no way of MindSpore's, not even eagerly.
 NO_KERNEL = {"einsum": "the CPU has no kernel for it"}
 
-#: Where gradients are recorded by the way itself, or what is recorded is computed again.
+#: Operations that do not run where a way itself records for gradients, or computes a second time.
 RECORDS = NO_KERNEL | {
     "residual": "a running statistic that is an input of what is recorded cannot be changed"
 }
@@ -49,7 +46,7 @@ class HoldingCell(nn.Cell):  # type: ignore[misc]
 
 
 def inside(function: Function, region: OpenRegion) -> Function:
-    """Return a function with the region in it."""
+    """Return a function that opens the region and calls another one in it."""
 
     def body(*inputs):  # type: ignore[no-untyped-def]
         with region():
@@ -94,7 +91,7 @@ def cell_with_decorated_method(function: Function, region: OpenRegion) -> nn.Cel
 
 @contextmanager
 def graph_mode() -> Iterator[None]:
-    """Have MindSpore compile cells while this is open."""
+    """Have MindSpore compile cells while the context is open."""
     mindspore.set_context(mode=mindspore.GRAPH_MODE)
     try:
         yield

@@ -1,7 +1,4 @@
-"""Training steps: the scalar of a function, and its gradients.
-
-MindSpore's own cells and `Model` compute them.
-"""
+"""Training steps by MindSpore's own cells and `Model`: a function's scalar, and its gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from unamp_mindspore.conformance.ways.graphs import READS
 from unamp_mindspore.conformance.ways.opening import RECORDS, Holding, graph_mode, inside
 from unamp_mindspore.state import FLOAT32, thread
 
-#: Computes the scalar of a function and its gradients, in a way that knows of no region.
+#: Computes a function's scalar and its gradients, and opens no region.
 Steps = Callable[[Function, Sequence[Any], Sequence[int]], tuple[Any, Sequence[Any]]]
 
 
@@ -48,7 +45,7 @@ def _jitted(
 def _parameter(tensor: Any, name: str) -> Any:
     """Return a parameter with a tensor's values.
 
-    With NumPy 2, MindSpore makes none from a bfloat16 tensor.
+    It is made from float32: with NumPy 2, MindSpore makes none from a bfloat16 tensor.
     """
     made = Parameter(cast(tensor, FLOAT32), name=name)
     made.set_dtype(tensor.dtype)
@@ -56,7 +53,7 @@ def _parameter(tensor: Any, name: str) -> Any:
 
 
 class _Weighed(nn.Cell):  # type: ignore[misc]
-    """A network that has a function's arguments at some places as parameters, and holds the others.
+    """A network whose parameters are some of a function's arguments; it holds the others.
 
     It is called with a number.
     """
@@ -84,9 +81,9 @@ class _Weighed(nn.Cell):  # type: ignore[misc]
 
 
 class _Keeping(nn.Optimizer):  # type: ignore[misc]
-    """An optimizer that keeps the gradients, and changes nothing.
+    """An optimizer that stores the gradients and changes nothing.
 
-    It keeps them in float32: on a CPU MindSpore assigns no bfloat16.
+    It stores them in float32, since MindSpore assigns no bfloat16 on a CPU.
     """
 
     def __init__(self, parameters: Sequence[Any]) -> None:
@@ -103,17 +100,14 @@ class _Keeping(nn.Optimizer):  # type: ignore[misc]
         return True
 
     def gradients(self) -> list[Any]:
-        """Return the gradients that it was given last."""
+        """Return the gradients of the last step."""
         return [cast(kept, dtype) for kept, dtype in zip(self.kept, self.dtypes, strict=True)]
 
 
 def _made(
     function: Function, inputs: Sequence[Any], places: Sequence[int]
 ) -> tuple[_Weighed, _Keeping]:
-    """Return a network and its optimizer.
-
-    Nothing that an optimizer computes when it is made is part of a step: it is not recorded.
-    """
+    """Return a network and its optimizer; a trace does not see the making of these."""
     sink, thread.sink = thread.sink, None
     try:
         network = _Weighed(function, inputs, places)

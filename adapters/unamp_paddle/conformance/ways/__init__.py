@@ -1,4 +1,4 @@
-"""The ways in which PaddlePaddle runs a function. `unamp.adapter.ways` explains what is in one."""
+"""The ways in which PaddlePaddle runs a function; see `unamp.adapter.ways`."""
 
 from unamp.adapter import Way
 from unamp_paddle.conformance.ways import control_flow, eager, gradients, graphs, programs

@@ -1,4 +1,4 @@
-"""Branches and loops on tensors: as Python runs them, and in programs."""
+"""Branches and loops on tensors, run by Python and in programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ways() -> Iterator[Way]:
     """Yield the ways of control flow."""
     for name, runs in (("static.nn.cond", _cond), ("static.nn.while_loop", _while_loop)):
         yield from both(name, "control flow", runs)
-        # Paddle has no gradient of a loop in a program: the loop did not keep the values for it.
+        # Paddle has no gradient for a loop in a program: the loop does not keep the values for one.
         differentiable = runs is not _while_loop
         yield from both(
             f"{name}, to_static AST",

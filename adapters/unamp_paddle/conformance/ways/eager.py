@@ -1,7 +1,4 @@
-"""Functions that are simply called.
-
-Some are decorated, run in threads, in hooks and PyLayers, or beside Paddle's own AMP.
-"""
+"""Eager functions: decorated, in threads, hooks and PyLayers, and beside Paddle's own AMP."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ def _saved_tensors_hooks(function: Function, region: OpenRegion, inputs: Sequenc
 
 
 class _Passed(paddle.autograd.PyLayer):  # type: ignore[misc]
-    """An operation of the user's that changes nothing."""
+    """An operation of a user's own that returns its input."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any) -> Any:

@@ -1,7 +1,4 @@
-"""Functions that `paddle.jit` compiles, or saves and loads again.
-
-It compiles them by translating their source (AST) or their bytecode (SOT).
-"""
+"""Functions that `paddle.jit` compiles from source (AST) or bytecode (SOT), or saves and loads."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ from unamp_paddle.conformance.ways.opening import Runs, both, called, holding, w
 def ways() -> Iterator[Way]:
     """Yield the ways of `paddle.jit`."""
     for name, full_graph in (("AST", True), ("SOT", False)):
-        # SOT would simulate the suite's making of regions. Gradients are added up in the order of
-        # the program.
+        # SOT would simulate the suite's code that makes regions. Gradients are only equal within a
+        # bound: a program adds them up in its own order.
         made: dict[str, Any] = {"made_inside": full_graph, "equal": "bound"}
         yield from both(f"to_static {name}", "compiled", _compiling(full_graph=full_graph), **made)
         yield from both(

@@ -1,4 +1,4 @@
-"""Where a way has its region: inside the function that is run in it, or around the whole."""
+"""The place of a way's region: inside the function that the way runs, or around the whole call."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _numbers = count()
 
 
 def written(source: str, like: Function, **names: Any) -> Function:
-    """Return a function that has source, as Paddle's compilers want it, and another's arguments.
+    """Return a function with source, which Paddle's compilers read, and with another's arguments.
 
     Args:
         source: its definition, in which ``{arguments}`` stands for the arguments' names.
-        like: the other function.
-        names: what it finds among its globals.
+        like: the function whose arguments it takes.
+        names: its globals.
     """
     arguments = like.__code__.co_varnames[: like.__code__.co_argcount]
     number = next(_numbers)
-    # SOT keeps what it translated by the code, and takes equal code for the same.
+    # A docstring of its own: SOT keeps translations by the code, and takes equal code for the same.
     text = source.format(arguments=", ".join(arguments)).replace(
         "):\n", f'):\n    """Way {number}."""\n', 1
     )
@@ -45,39 +45,37 @@ def written(source: str, like: Function, **names: Any) -> Function:
 
 
 def inside(function: Function, region: OpenRegion) -> Function:
-    """Return a function with the region in it."""
+    """Return a function that opens the region and calls another one in it."""
     source = "def made({arguments}):\n    with region():\n        return function({arguments})\n"
     return written(source, function, function=function, region=region)
 
 
 def holding(function: Function) -> Any:
-    """Return a layer without parameters whose forward is a function."""
+    """Return a layer without parameters whose forward calls a function."""
     source = "def made(self, {arguments}):\n    return self.function({arguments})\n"
     own = {"forward": written(source, function), "function": staticmethod(function)}
     return type("Holding", (paddle.nn.Layer,), own)()
 
 
 def called(compiled: Function, inputs: Sequence[Any]) -> Any:
-    """Return the result of a function that Paddle compiles when it is called.
+    """Return the result of a function that Paddle compiles at its first call.
 
-    None of its program's values is left behind.
-
-    Paddle keeps values of a backward program that point into the program, in a list that only the
-    collector of cycles frees. Where that comes after the program went, later programs get such a
-    value as one of their own, and the process dies.
+    No value of its program is left behind. Paddle keeps values of a backward program, which point
+    into the program, in a list that only the garbage collector frees. If that happens after the
+    program is gone, a later program gets such a value as its own, and the process dies.
 
     Args:
-        compiled: what `paddle.jit.to_static` made.
+        compiled: the function that `paddle.jit.to_static` returned.
         inputs: its inputs.
     """
     try:
-        # Paddle notes the stack with each operation of a program: these few frames of it, and not
-        # all of the suite's.
+        # Paddle records the stack with each operation of a program: only these few frames of it,
+        # since the suite's stack is deep.
         with patch.object(sys, "tracebacklimit", 4, create=True):
             return compiled(*inputs)
     finally:
-        gc.collect()  # while the program lives
-        # No later collection looks at what is left. SOT makes such collections for each function.
+        gc.collect()  # while the program is alive
+        # SOT collects garbage for each function: those collections need not look at what is left.
         gc.freeze()
 
 
@@ -90,8 +88,8 @@ def both(
         name: the beginning of their names.
         kind: their kind.
         runs: runs a function.
-        made_inside: whether the function inside makes its region, too: False for compilers that
-            simulate what makes it here.
+        made_inside: whether the function inside also makes its region; False for compilers that
+            would simulate the suite's code that makes it.
         promised: further fields of both.
     """
 

@@ -62,7 +62,7 @@ def _run(executor: Any, program: Any, feed: dict[str, Any], wanted: Sequence[Any
 
 
 def _tensor(array: Any) -> Any:
-    """Return an array as a tensor: bfloat16 numbers come as the bits that they are."""
+    """Return an array as a tensor: an array of bfloat16 numbers holds their bits, as integers."""
     if array.dtype != np.uint16:
         return paddle.to_tensor(array)
     return paddle.to_tensor((array.astype(np.uint32) << 16).view(np.float32)).astype("bfloat16")

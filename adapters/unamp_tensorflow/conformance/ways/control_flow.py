@@ -13,7 +13,7 @@ from unamp_tensorflow.conformance.ways.opening import Runs, both, of_tensors
 
 
 def _traced(runs: Runs) -> Runs:
-    """Return a way of running things in a graph, where control flow becomes operations."""
+    """Return a way that runs another one in a graph, where control flow becomes operations."""
 
     def run(function: Function, inputs: Sequence[Any]) -> Any:
         return tf.function(lambda *given: runs(function, given))(*inputs)
@@ -31,7 +31,7 @@ def _switch_case(function: Function, inputs: Sequence[Any]) -> Any:
 
 
 def _always(inputs: Sequence[Any]) -> Any:
-    """Return True, but not so that a graph knows it."""
+    """Return a tensor that is True, which a graph cannot know when it is traced."""
     return tf.size(inputs[0]) >= 0
 
 

@@ -1,7 +1,4 @@
-"""Functions that are simply called.
-
-Some are decorated, run in other threads, or beside Keras's own mixed precision.
-"""
+"""Eager functions: decorated, in threads, and beside Keras's own mixed precision."""
 
 from __future__ import annotations
 

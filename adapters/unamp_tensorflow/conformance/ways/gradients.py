@@ -1,4 +1,4 @@
-"""Functions that are recomputed for their gradients, or whose gradients are asked for otherwise."""
+"""Functions that are recomputed for gradients, or differentiated by other means than one tape."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _recomputed_in_a_graph(function: Function, inputs: Sequence[Any]) -> Any:
 
 
 def _custom_gradient(function: Function, inputs: Sequence[Any]) -> Any:
-    """Call the function as the forward of a gradient that is its own."""
+    """Call the function as the forward of `tf.custom_gradient`."""
     taking, tensors = of_tensors(function, inputs)
     places = floating(tensors)
 

@@ -1,4 +1,4 @@
-"""Functions that are traced to graphs, compiled, exported and loaded again."""
+"""Functions that are traced to graphs, compiled, or exported and loaded again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _wrapped(function: Function, inputs: Sequence[Any]) -> Any:
 def _saved(
     function: Function, inputs: Sequence[Any], region: Callable[[], Any] = nullcontext
 ) -> Any:
-    """Save the function as a SavedModel, in a region of its own; load that and call it."""
+    """Save the function as a SavedModel, in a region if one is given; load that and call it."""
     taking, tensors = of_tensors(function, inputs)
     module = tf.Module()
     module.run = tf.function(
@@ -71,7 +71,7 @@ def _saved(
 
 
 def _loaded_before(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-    """Load the function outside of the region that it was saved in, and call it there."""
+    """Save the function in the region, and load and call it outside."""
     return _saved(function, inputs, region)
 
 
@@ -99,7 +99,7 @@ def _session(function: Function, inputs: Sequence[Any], places: Sequence[int]) -
 
 
 def _dense(found: Any) -> Any:
-    """Return a gradient that left a session, where one of an embedding is two arrays."""
+    """Return a gradient from a session as a tensor; an embedding's is several arrays there."""
     return (
         tf.IndexedSlices(*map(tf.constant, found))
         if isinstance(found, tuple)
@@ -122,7 +122,7 @@ def _step(
 def ways() -> Iterator[Way]:
     """Yield the ways of graphs and compilers.
 
-    A graph's optimizer fuses operations: it promises no bits.
+    A graph's optimizer fuses operations, so results are equal within a bound, and not to the bit.
     """
     bound: dict[str, Any] = {"equal": "bound"}
     dear: dict[str, Any] = {**bound, "dear": True}

@@ -1,4 +1,4 @@
-"""Functions as what a Keras model or layer computes, called, trained, exported and loaded again."""
+"""Functions inside Keras layers and models, which are called, trained, or exported and loaded."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from unamp_tensorflow.conformance.ways.opening import (
 
 
 def _layer(function: Function) -> Any:
-    """Return a Keras layer that computes a function of what it is called with."""
+    """Return a Keras layer that calls a function with its inputs."""
 
     class Computing(tf.keras.layers.Layer):  # type: ignore[misc] # Keras comes without types
         def call(self, given: Any) -> Any:
             return function(*given)
 
-    # With autocast it casts its inputs, before its call, to its own dtype.
+    # With autocast Keras would cast the inputs to the layer's dtype before the call.
     return Computing(autocast=False)
 
 
@@ -74,20 +74,14 @@ def _model(function: Function, inputs: Sequence[Any]) -> tuple[Any, Any, list[in
 
 
 def _predicted(function: Function, inputs: Sequence[Any]) -> Any:
-    """Return the result of `predict_on_batch`.
-
-    It is in Python, so that low numbers come as they are.
-    """
+    """Return the result of `predict_on_batch`, whose Python code leaves low numbers as they are."""
     network, row, _ = _model(function, inputs)
     network.compile()
     return tf.constant(network.predict_on_batch(row))
 
 
 class _Kept:
-    """The gradients of a model's weights, in variables.
-
-    A step may write variables in whatever way it runs.
-    """
+    """The gradients of a model's weights, in variables, which a step of any mode can write."""
 
     def __init__(self, network: Any) -> None:
         self._order = {id(weight): n for n, weight in enumerate(network.held)}
@@ -95,20 +89,20 @@ class _Kept:
         self._arrived: set[int] = set()
 
     def take(self, gradients: Iterable[Any], weights: Iterable[Any]) -> None:
-        """Keep the gradients of weights, of those that have one."""
+        """Store the gradients of the weights that have one."""
         for gradient, weight in zip(gradients, weights, strict=True):
             if gradient is not None:
                 self._kept[self._order[id(weight)]].assign(gradient)
                 self._arrived.add(self._order[id(weight)])
 
     def of(self, held: Sequence[int], places: Sequence[int]) -> list[Any]:
-        """Return the gradients for the inputs in some places, of which weights were made."""
+        """Return the gradients for the inputs in some places, from those of the weights."""
         found = {held[n]: tf.convert_to_tensor(self._kept[n]) for n in self._arrived}
         return [found.get(place) for place in places]
 
 
 def _fitted(**options: Any) -> Differentiates:
-    """Return a way that trains one step with `fit`, and finds the gradients in the optimizer."""
+    """Return a way that trains one step with `fit`; the optimizer stores the gradients."""
 
     def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
         network, row, held = _model(function, inputs)
@@ -140,7 +134,7 @@ def _exported(function: Function, inputs: Sequence[Any]) -> Any:
 
 
 def _trained_by_hand(**options: Any) -> Differentiates:
-    """Return a way that trains by a `train_step` of the user's own."""
+    """Return a way that trains by a user's own `train_step`."""
 
     def run(function: Function, inputs: Sequence[Any], places: Sequence[int]) -> ValueAndGrads:
         network, row, held = _model(function, inputs)

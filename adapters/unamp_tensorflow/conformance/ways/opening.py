@@ -1,7 +1,4 @@
-"""The places of a way's region, and inputs that are variables.
-
-The region is inside the function that is run in it, or around the whole.
-"""
+"""The place of a way's region, inside the function or around the whole call, and its inputs."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from unamp.adapter.plain_ways import inside
 #: Runs a function on some inputs in a way that knows of no region.
 Runs = Callable[[Function, Sequence[Any]], Any]
 
-#: A value, and its gradients for the inputs in some places, in their order; None for one that it
-#: does not depend on.
+#: A value, and its gradients for the inputs in some places; None for an input that it does not
+#: depend on.
 ValueAndGrads = tuple[Any, Sequence[Any]]
 Differentiates = Callable[[Function, Sequence[Any], Sequence[int]], ValueAndGrads]
 
@@ -50,7 +47,7 @@ def _opened(runs: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]
 
 
 def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
-    """Return the places of the inputs that are floating tensors, and no variables."""
+    """Return the places of the inputs that are floating tensors and no variables."""
     return tuple(
         n
         for n, value in enumerate(inputs)
@@ -59,9 +56,9 @@ def floating(inputs: Sequence[Any]) -> tuple[int, ...]:
 
 
 def of_tensors(function: Function, inputs: Sequence[Any]) -> tuple[Function, list[Any]]:
-    """Return a function of the inputs that are tensors, and those inputs.
+    """Return a function of the inputs that are tensors, and these inputs.
 
-    An input that holds statistics is captured, as variables are.
+    Inputs that are variables (running statistics) are captured.
     """
     places = [n for n, value in enumerate(inputs) if not isinstance(value, tf.Variable)]
     kept = list(inputs)

@@ -1,4 +1,4 @@
-"""Functions that a strategy runs as replicas; here on one device."""
+"""Functions that a strategy runs as replicas, on one device."""
 
 from __future__ import annotations
 
