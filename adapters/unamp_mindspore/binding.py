@@ -120,11 +120,11 @@ _OFF = Policy(enabled=False)
 CodeT = TypeVar("CodeT", bound=types.FunctionType | types.ModuleType)
 
 
-class _CellClass(type(nn.Cell)):  # type: ignore[misc]
+class _CellClass(type):
     """The class of classes in place of others: bound code may ask cells whether they are of one."""
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, cls.__base__)
+        return isinstance(instance, cls.__mro__[1])
 
 
 class Binding:
@@ -171,7 +171,7 @@ class Binding:
             return self._kept.get(value, lambda mapping: type(mapping)(self.bound(mapping.ops)))
         if isinstance(value, type) and issubclass(value, Primitive):
             return self._kept.get(value, self._primitive_class)
-        if type(value) is type(nn.Cell):
+        if isinstance(value, type) and issubclass(value, nn.Cell) and type(value) is type:
             return self._kept.get(value, self._cell_class)
         if isinstance(value, _OPAQUE) and self.policy is not None:
             raise NotExpressible(
