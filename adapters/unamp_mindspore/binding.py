@@ -120,6 +120,13 @@ _OFF = Policy(enabled=False)
 CodeT = TypeVar("CodeT", bound=types.FunctionType | types.ModuleType)
 
 
+class _CellClass(type):
+    """The class of classes in place of others: bound code may ask cells whether they are of one."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.__mro__[1])
+
+
 class Binding:
     """A policy for code that MindSpore compiles.
 
@@ -158,8 +165,14 @@ class Binding:
             if value.__name__.partition(".")[0] in _WITHOUT_OPERATIONS:
                 return value
             return self._kept.get(value, self._module)
+        if isinstance(value, ops.MultitypeFuncGraph):
+            return self._kept.get(value, self._by_types)
+        if isinstance(value, (ops.HyperMap, ops.Map)) and value.ops is not None:
+            return self._kept.get(value, lambda mapping: type(mapping)(self.bound(mapping.ops)))
         if isinstance(value, type) and issubclass(value, Primitive):
             return self._kept.get(value, self._primitive_class)
+        if isinstance(value, type) and issubclass(value, nn.Cell) and type(value) is type:
+            return self._kept.get(value, self._cell_class)
         if isinstance(value, _OPAQUE) and self.policy is not None:
             raise NotExpressible(
                 f"{symbol} is a {type(value).__name__}, which MindSpore's compiler does not read: "
@@ -287,6 +300,17 @@ class Binding:
             function = self._kept.get(inspect.unwrap(function), self._copy)
         kept_alive.append(types.MethodType(function, owner))
         return kept_alive[-1]
+
+    def _cell_class(self, value: type) -> type:
+        """Return the same for a class of cells, of which all instances of that one are, too."""
+        return _CellClass(value.__name__, (value,), {"__module__": value.__module__, BOUND: self})
+
+    def _by_types(self, value: ops.MultitypeFuncGraph) -> ops.MultitypeFuncGraph:
+        """Return functions that are chosen by the types of their arguments, each of them bound."""
+        made = ops.MultitypeFuncGraph("bound")  # the given one does not tell its name
+        for kinds, function in value.entries:
+            made.register(*kinds)(self.bound(function))
+        return made
 
     def _module(self, value: types.ModuleType) -> types.ModuleType:
         made = types.ModuleType(value.__name__)

@@ -13,9 +13,11 @@ import types
 from functools import cache
 from typing import Any
 
+import mindspore
 from mindspore import amp, nn, ops
 from mindspore._c_expression import TensorPy
 from mindspore.experimental.optim import lr_scheduler
+from mindspore.ops.composite import base as composite
 from mindspore.train import Metric
 
 from unamp._function_types import Function
@@ -39,7 +41,7 @@ from unamp_mindspore.listing import codes, methods, primitive_call
 from unamp_mindspore.moved import api
 from unamp_mindspore.own_amp import OWN_HOOKS
 from unamp_mindspore.plans import Plan
-from unamp_mindspore.state import DTYPES, FLOAT32, Tensor, on_cpu, thread
+from unamp_mindspore.state import DTYPES, FLOAT32, LOW, NAMES, Tensor, on_cpu, thread
 
 BFLOAT16 = DTYPES["bfloat16"]
 
@@ -62,6 +64,41 @@ def _backward(original: Function, /, *args: Any, **kwargs: Any) -> Any:
     finally:
         # This pass may be recorded itself, for a gradient of a higher order.
         thread.recorded = recording()
+
+
+@as_replacement
+def _with_vector(
+    original: Function, /, fn: Function, sens_param: bool, *args: Any, **kwargs: Any
+) -> Any:
+    # MindSpore wants vectors in the dtypes of the results; a program gives float32 ones.
+    given, results = original(fn, sens_param, *args, **kwargs)
+    if sens_param and given and (thread.plan is not None or thread.recorded):
+        given = (*given[:-1], _in_dtypes_of(results, given[-1]))
+    return given, results
+
+
+@as_replacement
+def _vjp(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+    found = original(*args, **kwargs)
+    if thread.plan is None and not thread.recorded:
+        return found
+    result, product, *others = found
+    results = result if isinstance(result, tuple) else (result,)
+
+    @functools.wraps(product)
+    def with_vectors(*vectors: Any) -> Any:
+        return product(*_in_dtypes_of(results, vectors))
+
+    return result, with_vectors, *others
+
+
+def _in_dtypes_of(results: Any, vectors: Any) -> Any:
+    if isinstance(results, Tensor) and isinstance(vectors, Tensor):
+        return cast(vectors, results.dtype) if results.dtype in NAMES else vectors
+    both = isinstance(results, (tuple, list)) and isinstance(vectors, (tuple, list))
+    if both and len(results) == len(vectors):
+        return tuple(map(_in_dtypes_of, results, vectors))
+    return vectors
 
 
 @as_replacement
@@ -146,6 +183,14 @@ def _set_item(original: Function) -> Function:
 
 
 @in_regions(thread)
+def _assign_value(original: Function, self: Tensor, value: object) -> object:
+    # A tensor keeps its dtype, as in every other way to change it: it would take over the value's.
+    if self.dtype is FLOAT32 and isinstance(value, Tensor) and value.dtype in LOW:
+        value = cast(value, FLOAT32)
+    return original(self, value)
+
+
+@in_regions(thread)
 def _clip(original: Function, *args: Any, **kwargs: Any) -> Any:
     # As in a step, gradients follow no rule. (In a graph: see `unamp_mindspore.binding`.)
     with in_force(thread, Plan.without_policy()):
@@ -174,6 +219,7 @@ _without_policy = runs_without_policy(thread)
 _HOOKS = (
     (Tensor, "_setitem", _set_item),
     (Tensor, "_setitem_origin", _set_item),
+    (Tensor, "assign_value", _assign_value),
     (Tensor, "copy", _without_policy),  # MindSpore copies by dividing by 1
     (recompute, "recompute", _recompute),
     (recompute, "recompute_without_reentrant", _recompute),
@@ -223,6 +269,9 @@ def install() -> None:
     """Apply the patches that stay: of compilers, and of backward passes that follow a region."""
     compiling.install()
     CodePatch(api._PyNativeExecutor.grad, _backward).apply()
+    CodePatch(mindspore.vjp, _vjp).apply()
+    if (run := getattr(composite, "_pynative_forward_run", None)) is not None:  # since 2.9
+        CodePatch(run, _with_vector).apply()
 
 
 installed = Patches(_everything, _forget)

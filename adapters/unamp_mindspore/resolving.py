@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mindspore import nn
 from mindspore.ops.operations.manually_defined import ops_def
 from mindspore.ops.primitive import Primitive
 
 from unamp._function_types import Function
 from unamp.adapter.replacing import CodePatch, as_replacement
-from unamp_mindspore.binding import where_decorated
+from unamp_mindspore.binding import kept_alive, where_decorated
 from unamp_mindspore.graph_calls import BOUND
 from unamp_mindspore.graph_scaling import in_graphs
 from unamp_mindspore.moved import parser
@@ -53,10 +54,13 @@ def _namespace(original: Function, obj: object) -> object:
 def _instance(
     original: Function, cls_type: type, params: tuple[object, ...] | None = None
 ) -> object:
-    """Wrap the function that makes instances: a primitive made in bound code is bound."""
+    """Wrap the function that makes instances: a primitive or cell made in bound code is bound."""
     made = original(cls_type, params)
-    binding = vars(cls_type).get(BOUND) if isinstance(made, Primitive) else None
-    return made if binding is None else binding.bound(made)
+    binding = vars(cls_type).get(BOUND) if isinstance(made, (Primitive, nn.Cell)) else None
+    if binding is None:
+        return made
+    kept_alive.append(made)
+    return binding.bound(made)
 
 
 @as_replacement

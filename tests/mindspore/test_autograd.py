@@ -1,5 +1,7 @@
 """Gradients have the dtypes of their forward pass, whatever region is open around them."""
 
+from contextlib import nullcontext
+
 import mindspore
 import numpy as np
 import pytest
@@ -70,6 +72,66 @@ def test_second_derivatives(low):
     second = mindspore.grad(lambda x: (first(x) * first(x)).sum())(x)
     assert second.dtype == F32
     assert np.isfinite(second.asnumpy()).all()
+
+
+def vector_of_ones(*shape):
+    return Tensor(np.ones(shape, np.float32))
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_vector_in_float32_fits_a_low_result(low, inside):
+    net, x, vector = network(), rand(4, 6), vector_of_ones(4, 3)
+    run = under(low=low)(net) if inside else net
+    with nullcontext() if inside else under(low=low):
+        result, product = mindspore.vjp(run, x)
+        by_grad = mindspore.grad(lambda x: run(x).astype(F32).sum())(x)
+        by_operation = ops.GradOperation(sens_param=True)(run)(x, vector)
+        by_keyword = ops.GradOperation(sens_param=True)(run)(x, sens=vector)
+    by_product = product(vector)
+    assert result.dtype == low
+    for found in (by_operation, by_keyword, *by_product):
+        np.testing.assert_array_equal(found.asnumpy(), by_grad.asnumpy())
+
+
+def test_vectors_in_float32_fit_the_low_results_among_several(low):
+    a, b = rand(4, 4), rand(4, 4)
+
+    def several(a, b):
+        return ops.matmul(a, b), ops.exp(a), ops.argmax(b)
+
+    with under(low=low):
+        results, product = mindspore.vjp(lambda a, b: several(a, b)[:2], a, b)
+        found = product(vector_of_ones(4, 4), vector_of_ones(4, 4))
+        expected = mindspore.grad(lambda a, b: sum(y.astype(F32).sum() for y in several(a, b)[:2]))(
+            a, b
+        )
+        _, product, rest = mindspore.vjp(several, a, b, has_aux=True)
+        assert product(vector_of_ones(4, 4))[1].dtype == F32
+    assert [each.dtype for each in results] == [low, F32]
+    assert rest[0].dtype == F32
+    np.testing.assert_allclose(found[0].asnumpy(), expected.asnumpy(), rtol=1e-2)
+
+
+def test_a_vector_of_another_dtype_is_refused_without_a_region(low):
+    x, vector = rand(4, 4).astype(mindspore.float16), vector_of_ones(4, 4)
+    with under(low=low):
+        mindspore.grad(lambda x: ops.matmul(x, x).astype(F32).sum())(rand(4, 4))
+    _, product = mindspore.vjp(ops.exp, x)
+    with pytest.raises(TypeError):
+        product(vector)
+
+
+def test_a_product_of_a_vector_in_a_graph():
+    @mindspore.jit
+    def product_of(x, vector):
+        result, product = mindspore.vjp(ops.exp, x)
+        return result, product(vector)
+
+    x, vector = rand(4, 4), vector_of_ones(4, 4)
+    for region in (nullcontext(), under()):
+        with region:
+            result, found = product_of(x, vector)
+        np.testing.assert_array_equal(result.asnumpy(), found[0].asnumpy())
 
 
 def there_and_back(x, low):

@@ -1,5 +1,6 @@
 """Operations of PyNative mode follow the region's policy."""
 
+import threading
 from types import FunctionType
 
 import mindspore
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from eager import *  # noqa: F403
 from eager import under
-from mindspore import Tensor, mint, nn, ops, train
+from mindspore import Parameter, Tensor, mint, nn, ops, train
 from mindspore.ops import matmul as bound_early
 from unamp_mindspore import listing, patches
 from unamp_mindspore.hooks import HOOKS
@@ -248,6 +249,26 @@ def test_items_are_set_in_the_dtype_of_their_tensor(low, level, index):
         )
         assert x.dtype == dtype
         np.testing.assert_array_equal(x.astype(F32).asnumpy(), expected)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_assigned_values_have_the_dtype_of_their_parameter(low, level):
+    weight, halves = Parameter(rand(3, 4), name="weight"), rand(3, 4).astype(low)
+    expected = (weight * 0.5).astype(low).astype(F32).asnumpy()
+    with under(level, low):
+        weight.assign_value(weight * 0.5)
+        assert weight.dtype == F32
+        # A low parameter takes over what it is given, as without a region.
+        halves.assign_value(Tensor(expected))
+        assert halves.dtype == F32
+        # So does every tensor of a thread without a region.
+        elsewhere = Tensor(expected)
+        given = Tensor(expected.astype(np.float16))
+        other = threading.Thread(target=elsewhere.assign_value, args=(given,))
+        other.start()
+        other.join()
+        assert elsewhere.dtype == mindspore.float16
+    np.testing.assert_array_equal(weight.asnumpy(), expected)
 
 
 @pytest.mark.parametrize("run", [lambda function: function, mindspore.jit], ids=["eager", "graph"])

@@ -459,3 +459,80 @@ def test_an_index_is_computed_once_in_a_graph(level, low):
         graph = mindspore.jit(_items_behind_computed_indices_changed)(_A)
     assert _taken == [0, 1]
     assert graph.dtype is F32
+
+
+_by_types = ops.MultitypeFuncGraph("by_types")
+
+
+@_by_types.register("Tensor", "Tensor")
+def _of_tensors(a, b):
+    return ops.softmax(ops.matmul(a, b))
+
+
+@_by_types.register("Number", "Tensor")
+def _of_number(number, a):
+    return nn.ClipByNorm()(a @ a, ops.cast(ops.tuple_to_array((number,)), a.dtype))
+
+
+_for_each, _for_each_given = ops.HyperMap(), ops.HyperMap(_by_types)
+
+
+def _chosen_by_types(a, b):
+    return _by_types(a, b), *_for_each(ops.partial(_by_types, 0.5), (a, b))
+
+
+def _mapped(a, b):
+    return _for_each_given((a, b), (b, a))
+
+
+class _Shifted(nn.Cell):
+    def __init__(self, shift):
+        super().__init__()
+        self.shift, self.relu = shift, nn.ReLU()
+
+    def construct(self, a):
+        return self.relu(ops.matmul(a, a)) + self.shift
+
+
+def _cells_that_are_made(a, b):
+    return nn.ReLU()(a @ b), nn.Softmax()(a @ b), _Shifted(2)(a), _Shifted(shift=3)(b)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("low", LOW)
+@pytest.mark.parametrize("code", [_chosen_by_types, _mapped, _cells_that_are_made])
+def test_what_a_graph_chooses_or_makes_follows_the_policy(code, level, low):
+    a, b = array(3, 3), array(3, 3, seed=1)
+    compiled = mindspore.jit(code)
+    exact = compiled(a, b)
+    with policy_region(Policy(level, low)):
+        found, expected = compiled(a, b), code(a, b)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(
+            one.astype(F32).asnumpy(), other.astype(F32).asnumpy(), rtol=0.02, atol=0.01
+        )
+    for one, other in zip(compiled(a, b), exact, strict=True):
+        assert one.dtype == F32
+        np.testing.assert_array_equal(one.asnumpy(), other.asnumpy())
+
+
+class _Asking(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Dense(3, 3)
+
+    def construct(self, a):
+        a = self.inner(a)
+        if isinstance(self.inner, nn.Dense):
+            a = a + 100
+        if isinstance(self.inner, (nn.ReLU, nn.Conv2d)):
+            a = a + 1000
+        return a
+
+
+def test_a_graph_asks_of_which_class_a_cell_is():
+    asking = _Asking()
+    with policy_region(Policy("O1", "float16")):
+        found = mindspore.jit(asking)(array(3, 3)).astype(F32).asnumpy()
+    assert ((found > 50) & (found < 500)).all()
