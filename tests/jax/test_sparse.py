@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -49,3 +51,13 @@ def test_a_product_by_an_operator_is_one_operation(right):
     assert [(each.op, each.compute) for each in trace.records] == [("matmul", "bfloat16")]
     text = str(jax.make_jaxpr(unamp.autocast(dtype="bfloat16")(lambda a, b: a @ b))(LEFT, right))
     assert "reduce_precision" not in text  # nothing low is widened again
+
+
+def test_another_thread_and_a_finished_program_follow_no_rule():
+    finished = jax.jit(product).lower(LEFT, X).compile()
+    with ThreadPoolExecutor(1) as pool, unamp.autocast(level="O2", dtype="bfloat16"):
+        there = pool.submit(lambda: (product(LEFT, X), LEFT @ X, X.at[0].set(0.0))).result()
+        assert finished(LEFT, X).dtype == jnp.float32
+    for found, wanted in zip(there, (product(LEFT, X), LEFT @ X, X.at[0].set(0.0)), strict=True):
+        assert found.dtype == jnp.float32
+        assert (found == wanted).all()
