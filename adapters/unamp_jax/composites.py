@@ -185,6 +185,8 @@ class _Performer(Performer[Plan, Composite]):
             return super().perform(plan, operator, args, kwargs)
 
     def is_native(self, operator: Composite, dtype: jnp.dtype, args: Args) -> bool:
+        if operator.name in facts().emulated["layers"]:
+            return False
         return not emulates(operator.op, dtype)
 
     def named_dtype(self, operator: Composite, args: Args, kwargs: Keywords) -> None:

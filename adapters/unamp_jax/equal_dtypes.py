@@ -12,8 +12,10 @@ from unamp._function_types import Function
 from unamp.adapter.patching import find
 from unamp.adapter.replacing import Replacement, as_replacement
 from unamp.adapter.state import in_regions
+from unamp.policy import Rule
 from unamp_jax.casting import Form, cast, eligible_dtypes, form_of, in_form
 from unamp_jax.control_flow import ending, widest, wrapped
+from unamp_jax.facts import facts
 from unamp_jax.observing import follow_parameters
 from unamp_jax.state import CONTEXT, ELIGIBLE, FLOAT32, PyTree, thread
 
@@ -80,12 +82,18 @@ def scatter_update(
     *args: Any,
     **kwargs: Any,
 ) -> jax.Array:
-    """Call the function under ``x.at[...]`` with the stored value in the dtype of the array."""
-    dtype = getattr(x, "dtype", None)
+    """Call the function under ``x.at[...]`` with the stored value in the dtype of the array.
+
+    In low, a float32 array would lose digits at the other indices.
+    """
+    plan, dtype = CONTEXT.value, getattr(x, "dtype", None)
     if dtype in ELIGIBLE:
         with CONTEXT(None):
             y = cast(y, dtype)
-    return original(x, idx, y, *args, **kwargs)
+    if dtype == FLOAT32 and Rule.LOW in map(plan.rule, facts().parts["scatter"]):
+        plan = plan.within("scatter", Rule.FP32, activated=True)
+    with CONTEXT(plan):
+        return original(x, idx, y, *args, **kwargs)
 
 
 @_in_regions

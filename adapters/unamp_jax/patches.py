@@ -99,6 +99,8 @@ _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
 #: dtypes of its references.)
 _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]] = {
     PALLAS: ((PALLAS, "_trace_kernel_to_jaxpr", runs_without_policy(thread)),),
+    # What `sparsify` traced under a policy is carried out as it is.
+    SPARSE: ((SPARSE, "eval_sparse", runs_without_policy(thread)),),
     DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),
     "flax.nnx": tuple(
         ("flax.nnx.training.metrics", path, training.accumulating)
@@ -169,7 +171,7 @@ def _of_library(library: str) -> PatchGroup:
         return PatchGroup(later)
     if library == SPARSE:
         sparse_rules.teach()
-        return PatchGroup([])
+        return PatchGroup(later)
     if library == STATS:
         return PatchGroup(code_patch(function, in_float32) for function in _densities())
     functions = patches_of(library)
@@ -183,7 +185,7 @@ def _changes(
     hooks: Iterable[tuple[str, str, Callable[[Function], Function]]], library: str = "jax"
 ) -> Iterator[Patch]:
     for module, path, replacement in hooks:
-        found = hook("jax" if library == PALLAS else library, module, path)
+        found = hook("jax" if library in (PALLAS, SPARSE) else library, module, path)
         # equinox keeps its methods in objects of its own
         function = innermost(getattr(found, "method", found))
         if isinstance(function, types.FunctionType):

@@ -47,6 +47,7 @@ def test_a_plain_number_takes_the_dtype_of_what_it_meets(name, level):
 
 
 SCATTERS = {
+    "set": lambda x: x.at[0].set(x[1]),
     "mul": lambda x: x.at[0].mul(x[1]),
     "min": lambda x: x.at[0].min(x[1]),
     "max": lambda x: x.at[0].max(x[1]),
@@ -83,18 +84,11 @@ def test_a_function_that_combines_numbers_keeps_their_dtype(name, low, level):
     np.testing.assert_allclose(np.asarray(compiled, np.float32), wanted, atol=0.06)
 
 
-CHANGES = ["mul", "min", "max", "subtract", "add", "divide", "power", "apply"]
+CHANGES = ["set", "mul", "min", "max", "subtract", "add", "divide", "power", "apply"]
 
 
-@pytest.mark.parametrize(
-    ("name", "level"),
-    [
-        (name, level)
-        for name in CHANGES
-        for level in ("O1", "O2", "O3")
-        if (name, level) != ("add", "O3")
-    ],
-)  # adding at an index is an operation on the lists: at O3 it computes low
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("name", CHANGES)
 def test_an_array_that_is_changed_at_an_index_keeps_its_dtype(name, level):
     call = SCATTERS[name]
     wanted = call(X)
@@ -104,6 +98,23 @@ def test_an_array_that_is_changed_at_an_index_keeps_its_dtype(name, level):
     # the numbers at other indices have not been rounded
     np.testing.assert_array_equal(found[2:], wanted[2:])
     np.testing.assert_array_equal(compiled[2:], wanted[2:])
+
+
+def test_an_array_keeps_numbers_that_no_low_dtype_holds():
+    counts, changed = jnp.array([1e6, 3.0, 70001.0]), jax.jit(lambda x: x.at[1].set(5.0))
+    with unamp.autocast(level="O2", dtype="float16"), unamp.trace() as trace:
+        found, compiled = counts.at[1].set(5.0), changed(counts)
+    assert found.tolist() == compiled.tolist() == changed(counts).tolist() == [1e6, 5.0, 70001.0]
+    assert {(each.op, each.compute) for each in trace.records} == {("scatter", "float32")}
+
+
+def test_adding_at_an_index_of_a_low_array_follows_its_rule():
+    ones = jnp.ones(1000, jnp.bfloat16)
+    for level, total in (("O1", 1000), ("O3", 256)):  # in bfloat16 a sum of ones stops at 256
+        with unamp.autocast(level=level, dtype="bfloat16"):
+            found = jnp.zeros(1, jnp.bfloat16).at[jnp.zeros(1000, int)].add(ones)
+        assert found.dtype == jnp.bfloat16
+        assert found.tolist() == [total]
 
 
 @pytest.mark.parametrize("name", ["divide", "power"])

@@ -48,6 +48,12 @@ def attention():
     return nnx.MultiHeadAttention(2, 8, rngs=rngs(), decode=False)(X)
 
 
+def equinox_batch_norm(mode, x):
+    """The result and the state of a norm that has seen one batch."""
+    layer, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(x.shape[1], "batch", mode=mode)
+    return jax.vmap(layer, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(x, state)
+
+
 LOW = {
     "nnx.Linear": lambda: nnx.Linear(8, 4, rngs=rngs())(X),
     "nnx.LinearGeneral": lambda: nnx.LinearGeneral(8, (2, 3), rngs=rngs())(X),
@@ -77,6 +83,10 @@ FP32 = {
     "nnx.GroupNorm": lambda: nnx.GroupNorm(8, num_groups=2, rngs=rngs())(X),
     "linen.LayerNorm": applied(linen.LayerNorm(), X),
     "equinox.nn.LayerNorm": lambda: eqx.nn.LayerNorm(8)(X[0, 0]),
+    **{
+        f"equinox.nn.BatchNorm, {mode}": lambda mode=mode: equinox_batch_norm(mode, X[0])[0]
+        for mode in ("batch", "ema")
+    },
 }
 
 
@@ -99,6 +109,25 @@ def test_norms_keep_their_parameters(name):
         low = FP32[name]()
     assert low.dtype == jnp.bfloat16
     assert np.abs(np.float32(low) - plain).max() / np.abs(plain).max() < 0.05
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("mode", ["batch", "ema"])
+def test_equinox_gathers_statistics_of_low_numbers_in_float32(mode, level):
+    x = 800 + 400 * jax.random.normal(KEY, (64, 8))  # float16 does not hold their squares
+    result, state = equinox_batch_norm(mode, x)
+    with unamp.autocast(level=level, dtype="float16"):
+        found, statistics = equinox_batch_norm(mode, x.astype(jnp.float16))
+        compiled, _ = eqx.filter_jit(equinox_batch_norm)(mode, x.astype(jnp.float16))
+        gradient = jax.grad(lambda x: equinox_batch_norm(mode, x)[0].astype(float)[0].sum())(x)
+    assert found.dtype == compiled.dtype == (jnp.float32 if level == "O2" else jnp.float16)
+    np.testing.assert_allclose(np.float32(found), result, atol=0.01)
+    np.testing.assert_allclose(np.float32(compiled), result, atol=0.01)
+    for one, other in zip(jax.tree.leaves(statistics), jax.tree.leaves(state), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_allclose(one, other, rtol=0.001)
+    assert gradient.dtype == jnp.float32
+    assert np.isfinite(gradient).all()
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])

@@ -15,10 +15,13 @@ LABELS = jnp.arange(8)
 FRACTIONS = jax.nn.one_hot(LABELS, 10)
 LOGS = SCORES / 4
 LOSSES = {
+    "binary_dice_loss": (SCORES, FRACTIONS),
     "convex_kl_divergence": (LOGS, FRACTIONS),
     "cosine_distance": (SCORES, SCORES[::-1]),
+    "dice_loss": (SCORES, FRACTIONS),
     "generalized_kl_divergence": (LOGS, FRACTIONS),
     "kl_divergence_with_log_targets": (LOGS, LOGS[::-1] / 512),
+    "multiclass_generalized_dice_loss": (SCORES, FRACTIONS),
     "multiclass_hinge_loss": (SCORES, LABELS),
     "multiclass_perceptron_loss": (SCORES, LABELS),
     "multiclass_sparsemax_loss": (SCORES, LABELS),

@@ -197,6 +197,9 @@ _LOSSES: dict[str, Function] = {
     "cosine_similarity": lambda a, b: optax.cosine_similarity(a, b),
     "cross_entropy": _loss(optax.softmax_cross_entropy_with_integer_labels),
     "ctc_loss": _ctc_loss,
+    "dice_loss": lambda input, target: optax.losses.dice_loss(
+        input, jax.nn.one_hot(target[:, 0], input.shape[1], dtype=input.dtype)
+    ),
     "focal_loss": lambda input, target, reduction: optax.sigmoid_focal_loss(
         input, target, alpha=0.25
     ),

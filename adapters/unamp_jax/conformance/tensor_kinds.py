@@ -41,6 +41,12 @@ def _matmul(matrix: Any) -> Any:
     return matrix @ _like(matrix)
 
 
+def _product(matrix: Any) -> Any:
+    return sparse.bcoo_dot_general(
+        matrix, _like(matrix), dimension_numbers=(((1,), (0,)), ((), ()))
+    )
+
+
 def _mul(matrix: Any) -> Any:
     return matrix * _like(matrix)
 
@@ -74,7 +80,7 @@ def tensor_kinds() -> tuple[TensorKind, ...]:
         _kind(
             "jax.experimental.sparse.BCOO",
             _bcoo,
-            {"matmul": _matmul, "mul": _mul, "sum": _sum, "sin": _sin},
+            {"matmul": _matmul, "sparse_mm": _product, "mul": _mul, "sum": _sum, "sin": _sin},
         ),
         _kind("jax.experimental.sparse.BCSR", _bcsr, {"matmul": _matmul}),
     )
