@@ -28,7 +28,7 @@ TAKES_OVER = Policy("O1", "bfloat16", allow=("add", "exp"), deny="mm")
 
 
 def report() -> tuple[Any, ...]:
-    """Return what is in force at the call."""
+    """Return the policy in force at the call, and the dtypes that it leads to."""
     x = torch.rand(4, 4)
     return (
         unamp.current_policy(),
