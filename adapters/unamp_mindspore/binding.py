@@ -315,6 +315,9 @@ class Binding:
     def _module(self, value: types.ModuleType) -> types.ModuleType:
         made = types.ModuleType(value.__name__)
         vars(made).update(vars(value))
+        # At exit, too: Python would empty a module in it that is alive then, `mindspore.nn.cell`
+        # for one, before it frees the cells of a program.
+        weakref.finalize(made, vars(made).clear)
         return self._marked(made)
 
     def _cell(self, value: nn.Cell) -> nn.Cell | Function:

@@ -7,6 +7,7 @@ import sys
 import mindspore
 import numpy as np
 import pytest
+from elsewhere import ended
 from mindspore import Tensor, nn, ops
 from unamp_mindspore import compiling
 
@@ -344,3 +345,23 @@ def test_a_region_inside_a_compiled_function_says_what_to_write_instead(function
 
 def compute_alone(a, b):
     return ops.matmul(a, b)
+
+
+def test_a_program_that_compiled_a_graph_in_a_region_ends_without_a_complaint(tmp_path):
+    (tmp_path / "program.py").write_text(
+        """
+import mindspore, numpy, unamp
+from mindspore import nn
+
+class Net(nn.Cell):
+    def construct(self, x):
+        return nn.ReLU()(x)
+
+net = Net()
+with unamp.autocast(dtype="float16"):
+    print(mindspore.jit(net)(mindspore.Tensor(numpy.ones((2, 2), "float32"))).dtype)
+"""
+    )
+    done = ended(tmp_path / "program.py")
+    assert (done.code, done.stdout.strip()) == (0, "Float32")
+    assert "Exception ignored" not in done.stderr
