@@ -143,10 +143,7 @@ def acquire(policy: Policy, under: Under) -> Replaced:
             for op, function in needed:
                 if not _users[function]:
                     patch = _made.get(function)
-                    if patch is None or (
-                        isinstance(patch, FunctionPatch)
-                        and patch.codes[1] is not patch.function.__code__
-                    ):  # or somebody has given the function other code since
+                    if patch is None or patch.applied:  # or somebody has given it other code since
                         patch = _made[function] = _patch(op, function, under)
                     if isinstance(patch, FunctionPatch) and op not in exempt_functions.REPLACING:
                         call_while_tracing(patch.replacement)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from types import FunctionType
 
 import pytest
 import torch
@@ -137,6 +138,29 @@ def test_nothing_of_it_stands_outside_of_regions() -> None:
             pass
         assert method.__code__ is not before
     assert method.__code__ is before
+
+
+@pytest.mark.parametrize(
+    "function",
+    [distributions.Laplace.rsample, nn.utils.parameters_to_vector],
+    ids=lambda function: function.__qualname__,
+)
+def test_code_that_somebody_gives_a_function_between_regions_stays(
+    function: FunctionType,
+) -> None:
+    def instead(*args: object, **kwargs: object) -> str:
+        return "other code"
+
+    region, before = unamp.autocast("cpu", level="O2", dtype="bfloat16"), function.__code__
+    with region:
+        pass
+    function.__code__ = instead.__code__
+    try:
+        with region:
+            assert function() == "other code"
+        assert function.__code__ is instead.__code__
+    finally:
+        function.__code__ = before
 
 
 @pytest.mark.beside_kernels

@@ -274,6 +274,11 @@ class PatchGroup:
         self._objects = tuple(chain.from_iterable(self._codes))
         self._others = tuple(patch for patch in self.patches if not isinstance(patch, CodePatch))
 
+    @property
+    def applied(self) -> bool:
+        """Return whether any of the functions runs other code than its own."""
+        return any(function.__code__ is not own for function, own, _ in self._codes)
+
     def apply(self) -> None:
         """Apply all of them."""
         list(self._objects)
