@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +14,7 @@ from unamp._function_types import Function, Keywords
 from unamp.adapter.patching import Patch, Patches, find
 from unamp.adapter.replacing import AttributePatch, Replacement, as_replacement
 from unamp.adapter.state import in_regions, runs_without_policy, suspended
+from unamp.adapter.wrapping import with_derived
 from unamp_jax import keras_policies
 from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import code_patch
@@ -218,12 +220,5 @@ def _followed(follow: Callable[[Function], Function], own: Any) -> Function:
 
 
 def _calling(bases: list[type]) -> Iterator[type]:
-    seen: set[type] = set()
-    waiting = list(bases)
-    while waiting:
-        kind = waiting.pop()
-        if kind not in seen:
-            seen.add(kind)
-            waiting += type.__subclasses__(kind)
-            if "__call__" in vars(kind):
-                yield kind
+    kinds = dict.fromkeys(chain.from_iterable(map(with_derived, bases)))
+    return (kind for kind in kinds if "__call__" in vars(kind))

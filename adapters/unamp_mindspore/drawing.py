@@ -12,7 +12,8 @@ from mindspore.nn.probability.bijector import Bijector
 from mindspore.nn.probability.bnn_layers import NormalPosterior
 from mindspore.nn.probability.distribution import Distribution
 
-from unamp.policy import Policy, Rule
+from unamp.adapter.plans import DRAWING, lowers
+from unamp.policy import Policy
 
 #: The cells that draw numbers or compute their probabilities, and the methods that users call.
 METHODS: dict[type[nn.Cell], Sequence[str]] = {
@@ -24,8 +25,7 @@ METHODS: dict[type[nn.Cell], Sequence[str]] = {
     NormalPosterior: ("construct",),
 }
 
-#: The operations that they compute with: a policy reaches them if it makes one of these low.
-_PARTS = ("add", "div", "log", "mul", "sub")
+_KINDS = tuple(METHODS)
 
 
 def inside_drawing(cell: nn.Cell, policy: Policy | None) -> Policy | None:
@@ -40,11 +40,7 @@ def draws_in_float32(cell: nn.Cell, policy: Policy) -> bool:
 
     A user's own may be a network, which follows the policy; so does a cell that holds one.
     """
-    return (
-        isinstance(cell, tuple(METHODS))
-        and any(policy.rules[op] in (Rule.LOW, Rule.NARROWEST) for op in _PARTS)
-        and _is_own(cell)
-    )
+    return isinstance(cell, _KINDS) and lowers(policy.rules.__getitem__, DRAWING) and _is_own(cell)
 
 
 def _is_own(cell: nn.Cell) -> bool:

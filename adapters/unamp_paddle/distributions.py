@@ -7,25 +7,21 @@ other arguments become float32, too, and the operations inside them follow no ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
-from functools import cache
-from types import FunctionType
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 from paddle import distribution
 
 from unamp._function_types import Function
+from unamp.adapter.plans import DRAWING, lowers
 from unamp.adapter.replacing import CodePatch, PatchGroup, Replacement, as_replacement
-from unamp.adapter.state import in_force
+from unamp.adapter.wrapping import own_methods
 from unamp.policy import Rule
 from unamp_paddle.casting import cast, convert
-from unamp_paddle.native import without_paddles_own
+from unamp_paddle.native import under_rule
 from unamp_paddle.state import FLOAT32, Plan, thread
 
-#: The operations that nearly all of them compute with.
-_PARTS = ("add", "div", "log", "mul", "sub")
-_LOW = (Rule.LOW, Rule.NARROWEST)
 #: Paddle's classes that call other distributions or transforms. Those may be a user's own, which
 #: may hold a network, and a network follows the policy.
 _CALLING_OTHERS = frozenset(
@@ -49,7 +45,7 @@ _TRANSFORMING = (
 
 def compute_low(plan: Plan) -> bool:
     """Return whether distributions would compute low under a plan."""
-    return any(plan.rule(op) in _LOW for op in _PARTS)
+    return lowers(plan.rule, DRAWING)
 
 
 def _may_be_low(plan: Plan) -> bool:
@@ -64,8 +60,7 @@ def _in_float32(applies: Callable[[Plan], bool]) -> Replacement:
         plan = thread.plan
         if plan is None or not applies(plan):
             return original(*args, **kwargs)
-        own = without_paddles_own() if plan.natively else nullcontext()
-        with own, in_force(thread, plan.inside(Rule.FP32)):
+        with under_rule(Rule.FP32):
             wide = {name: convert(cast, FLOAT32, value) for name, value in kwargs.items()}
             return original(*(convert(cast, FLOAT32, value) for value in args), **wide)
 
@@ -77,25 +72,14 @@ def _exponentiated(original: Function) -> Function:
     in_float32 = _in_float32(compute_low)(original)
 
     def prob(self: distribution.Distribution, value: Any) -> Any:
-        own = type(self) in _own_kinds(distribution.Distribution)
+        own = type(self).__module__.startswith("paddle.")
         return (in_float32 if own else original)(self, value)
 
     return prob
 
 
-def _own(base: type, names: Iterable[str]) -> Iterator[FunctionType]:
-    """Yield the methods of some names of `base` and of Paddle's classes derived from it."""
-    for kind in _own_kinds(base):
-        if kind.__name__ not in _CALLING_OTHERS:
-            yield from (vars(kind)[name] for name in names if name in vars(kind))
-
-
-@cache
-def _own_kinds(base: type) -> frozenset[type]:
-    kinds = [base]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-    return frozenset(kind for kind in kinds if kind.__module__.startswith("paddle."))
+#: Yields methods of Paddle's own distributions and transforms.
+_own = partial(own_methods, without=_CALLING_OTHERS)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -18,7 +18,8 @@ from paddle.base.framework import _dygraph_tracer
 
 from unamp._function_types import Function
 from unamp.adapter.replacing import as_replacement
-from unamp.policy import Policy
+from unamp.adapter.state import in_force
+from unamp.policy import Policy, Rule
 from unamp.regions import Region, auto_cast, limited_region
 from unamp_paddle.state import thread
 
@@ -133,3 +134,16 @@ def without_paddles_own() -> Iterator[None]:
         yield
     finally:
         state._amp_level = level
+
+
+@contextmanager
+def under_rule(rule: Rule) -> Iterator[None]:
+    """Have all operations follow one rule instead of the policy in force in this thread.
+
+    Paddle's own AMP, where it is in force beside the policy, follows none.
+    """
+    plan = thread.plan
+    assert plan is not None
+    own = without_paddles_own() if plan.natively else nullcontext()
+    with own, in_force(thread, plan.inside(rule)):
+        yield

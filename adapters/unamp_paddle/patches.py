@@ -192,8 +192,7 @@ def _minimize(
 @_in_regions
 def _widening(original: Function, *args: Any, **kwargs: Any) -> object:
     # As in an optimizer's step, no rule applies inside; low tensors beside float32 are widened.
-    assert thread.plan is not None
-    with in_force(thread, thread.plan.inside(Rule.WIDEST)):
+    with native.under_rule(Rule.WIDEST):
         return original(*args, **kwargs)
 
 
@@ -202,16 +201,14 @@ def _beam_search_step(
     original: Function, *args: Any, logits: Tensor | Value, **kwargs: Any
 ) -> object:
     # Scores are added up, and a beam that has ended scores -1e9: infinite in float16, and then NaN.
-    assert thread.plan is not None
-    with in_force(thread, thread.plan.inside(Rule.WIDEST)):
+    with native.under_rule(Rule.WIDEST):
         return original(*args, logits=cast(logits, FLOAT32), **kwargs)
 
 
 @_in_regions
 def _power_to_db(original: Function, spect: Tensor | Value, *args: Any, **kwargs: Any) -> object:
     # It takes the logarithm of at least 1e-10, which is zero in float16.
-    assert thread.plan is not None
-    with in_force(thread, thread.plan.inside(Rule.FP32)):
+    with native.under_rule(Rule.FP32):
         return original(cast(spect, FLOAT32), *args, **kwargs)
 
 

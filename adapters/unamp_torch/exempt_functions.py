@@ -34,7 +34,9 @@ from torch.utils.data import default_collate
 
 from unamp._compiler_marks import once_per_trace
 from unamp._function_types import Function
+from unamp.adapter.plans import DRAWING
 from unamp.adapter.spellings import at_path
+from unamp.adapter.wrapping import own_methods, with_derived
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
 from unamp_torch.backward import in_this_region, without_policy
@@ -93,27 +95,13 @@ def _of_distributions() -> Iterator[FunctionType]:
     call, may be a network, which follows the policy.
     """
     computing = ("__init__", "rsample", "sample", "log_prob", "cdf", "icdf", "entropy")
-    yield from _own(distributions.Distribution, computing)
-    yield from _own(distributions.Transform, ("_call", "_inverse", "log_abs_det_jacobian"))
+    yield from own_methods(distributions.Distribution, computing, _CALLING_OTHERS)
+    transforming = ("_call", "_inverse", "log_abs_det_jacobian")
+    yield from own_methods(distributions.Transform, transforming, _CALLING_OTHERS)
     yield vars(distributions.Distribution)["__init__"]
     yield vars(distributions.Distribution)["_validate_sample"]
     yield vars(distributions)["kl_divergence"]
     yield vars(distributions.utils.lazy_property)["__get__"]
-
-
-def _own(base: type, names: Iterable[str]) -> Iterator[FunctionType]:
-    """Yield the methods of PyTorch's own classes that are derived from one."""
-    for kind in _derived(base):
-        if kind.__module__.startswith("torch.") and kind.__name__ not in _CALLING_OTHERS:
-            yield from (kind.__dict__[name] for name in names if name in kind.__dict__)
-
-
-def _derived(base: type) -> Iterable[type]:
-    """Return a class and those derived from it, each once."""
-    kinds = [base]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-    return dict.fromkeys(kinds)
 
 
 #: PyTorch's distributions and transforms that call others.
@@ -146,7 +134,7 @@ _KINDS = {
     _AVERAGING: _Kind(
         (
             AveragedModel.update_parameters,
-            *_own(ObserverBase, ("forward", "calculate_qparams")),
+            *own_methods(ObserverBase, ("forward", "calculate_qparams")),
         ),
         ("add", "cat", "div", "mul", "reciprocal", "sub"),
     ),
@@ -200,7 +188,7 @@ _KINDS = {
         (vars(batchnorm)["sync_batch_norm"].forward,), ("batch_norm", "cat", "stack")
     ),
     # Tails: a uniform number next to 1 is 1 when it is low, and its logarithm infinite.
-    _DRAWING: _Kind(_of_distributions(), ("add", "div", "log", "mul", "sub")),
+    _DRAWING: _Kind(_of_distributions(), DRAWING),
     # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN,
     # and stay so.
     "iterating": _Kind(
@@ -274,7 +262,7 @@ def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
     Derived classes may come with an import: FSDP's scaler is one.
     """
     base, names = _METHODS[word]
-    for kind in _derived(base):
+    for kind in with_derived(base):
         for name in names:
             method = kind.__dict__.get(name)
             if type(method) is FunctionType:  # not one that is inherited, or wrapped
@@ -352,18 +340,24 @@ def _normalizing(original: Function) -> Function:
 
     Its operators have no rule, so its input is cast here, as the rule for `batch_norm` says.
     """
+    exempt = _replacement(original)
 
     @functools.wraps(original)
     def replacement(ctx: Any, input: Tensor, *args: Any) -> object:
-        plan = None if torch.compiler.is_compiling() else thread.plan
-        policy = None if plan is None else plan.policy_on(input.device.type)
-        if plan is not None and policy is not None and not plan.delegated:
-            dtypes = {Rule.LOW: plan.low_on(input.device.type), Rule.FP32: torch.float32}
-            input = cast(input, dtypes.get(policy.rules["batch_norm"], input.dtype))
-        return exempt(ctx, input, *args)
+        return exempt(ctx, cast(input, _normalized_in(input.device.type) or input.dtype), *args)
 
-    exempt = _replacement(original)
     return replacement
+
+
+@once_per_trace
+def _normalized_in(device: str) -> torch.dtype | None:
+    """Return the dtype of the rule for `batch_norm` on a device; None where it casts nothing."""
+    plan = thread.plan
+    policy = None if plan is None or plan.delegated else plan.policy_on(device)
+    if plan is None or policy is None:
+        return None
+    dtypes = {Rule.LOW: plan.low_on(device), Rule.FP32: torch.float32}
+    return dtypes.get(policy.rules["batch_norm"])
 
 
 def _drawing(original: Function) -> Function:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from typing import Self
 
 from unamp.adapter.contract import How
 from unamp.policy import Policy, Rule
 from unamp.vocabulary import vocabulary
+
+#: The operations that nearly all probability distributions compute with. Where one of them is low,
+#: numbers next to 1 become 1, and the logarithm of what is left to 1 infinite.
+DRAWING = ("add", "div", "log", "mul", "sub")
+
+
+def lowers(rule: Callable[[str], Rule], ops: Iterable[str]) -> bool:
+    """Return whether one of some operations may compute in a low dtype.
+
+    Args:
+        rule: returns the rule for an operation.
+        ops: the operations.
+    """
+    return any(rule(op) in (Rule.LOW, Rule.NARROWEST) for op in ops)
 
 
 class BasePlan:

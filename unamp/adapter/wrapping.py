@@ -1,11 +1,12 @@
-"""Classes derived under their base's name, and a second object for a network.
+"""Classes derived under their base's name, a second object for a network, and a base's classes.
 
 Most adapters wrap a network in this way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from types import FunctionType
 from typing import Any, TypeVar
 
 from unamp._function_types import Function
@@ -26,6 +27,32 @@ def derived_class(own: type, body: Mapping[str, object], bases: tuple[type, ...]
     named = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__doc__": own.__doc__}
     metaclass: Any = type(own)
     return metaclass(own.__name__, (*bases, own), {**named, **body})
+
+
+def with_derived(base: type) -> tuple[type, ...]:
+    """Return a class and all that are derived from it by now, each once."""
+    kinds = [base]
+    for kind in kinds:
+        kinds += type.__subclasses__(kind)
+    return tuple(dict.fromkeys(kinds))
+
+
+def own_methods(
+    base: type, names: Iterable[str], without: Container[str] = ()
+) -> Iterator[FunctionType]:
+    """Yield methods of a framework's own classes: a class and those derived from it.
+
+    A user's classes are left out, which are in another package than `base`.
+
+    Args:
+        base: the class.
+        names: the names of the methods, of which each class yields those that it defines itself.
+        without: the names of classes to leave out.
+    """
+    package = base.__module__.partition(".")[0] + "."
+    for kind in with_derived(base):
+        if kind.__module__.startswith(package) and kind.__name__ not in without:
+            yield from (vars(kind)[name] for name in names if name in vars(kind))
 
 
 def with_method(
