@@ -55,6 +55,8 @@ class Source:
         self.trees = {
             path: ast.parse(path.read_text("utf-8")) for path in sorted(folder.rglob("*.py"))
         }
+        # A data file that lists functions names private ones, too.
+        self.data = sorted(set(folder.glob("data/*.toml")) - {folder / "data" / "hooks.toml"})
 
     @cached_property
     def listed(self) -> frozenset[str]:
@@ -94,7 +96,9 @@ class Source:
     def unused(self) -> list[str]:
         """Return the names in the table that are not in the source."""
         words = {
-            word for path in self.trees for word in re.findall(r"\w+", path.read_text("utf-8"))
+            word
+            for path in (*self.trees, *self.data)
+            for word in re.findall(r"\w+", path.read_text("utf-8"))
         }
         tables = (
             self.table.at_registration,

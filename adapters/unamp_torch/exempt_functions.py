@@ -5,7 +5,7 @@ that others become (pruned, fused with a norm, without their parametrization, st
 of spectral norms, statistics that processes gather or observers keep, windows, batches, Jacobians,
 distributions: none of them is the result of an operation of the vocabulary, so that a policy would
 silently round the numbers that they are computed from. Where it would, the functions are replaced
-while a region is open (`unamp_torch.python_functions`).
+while a region is open (`unamp_torch.python_functions`). `data/exempt.toml` lists them.
 """
 
 from __future__ import annotations
@@ -15,27 +15,18 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, distributions, nn
-from torch.amp import GradScaler
-from torch.ao.quantization.observer import ObserverBase
-from torch.nn.modules import batchnorm
-from torch.nn.utils import fusion, parametrizations, parametrize
-from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.nn.utils.weight_norm import WeightNorm
-from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.swa_utils import AveragedModel
-from torch.quasirandom import SobolEngine
-from torch.signal import windows
-from torch.utils.data import default_collate
+from torch import Tensor
 
 from unamp._compiler_marks import once_per_trace
 from unamp._function_types import Function
+from unamp.adapter.facts import read_facts
+from unamp.adapter.patching import find
 from unamp.adapter.plans import DRAWING
-from unamp.adapter.spellings import at_path
 from unamp.adapter.wrapping import own_methods, with_derived
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -44,6 +35,26 @@ from unamp_torch.casting import cast, cast_floats
 from unamp_torch.compiling import run_uncompiled
 from unamp_torch.state import thread
 from unamp_torch.stepping import Step
+
+#: Names of functions or methods, by their module or class.
+_Named = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The contents of ``data/exempt.toml``, which explains them."""
+
+    calling_others: frozenset[str]
+    parts: Mapping[str, frozenset[str]]
+    functions: Mapping[str, _Named]
+    own_methods: Mapping[str, _Named]
+    all_methods: Mapping[str, _Named]
+
+
+_TABLE = read_facts(_Table, "unamp_torch", "data/exempt.toml")
+_DRAWING = "drawing"
+#: The operations that the functions of each kind compute with.
+_PARTS = {**_TABLE.parts, _DRAWING: frozenset(DRAWING)}
 
 
 class Group:
@@ -57,180 +68,50 @@ class Group:
 
     __slots__ = ("functions",)
 
-    def __init__(self, functions: Iterable[Function]) -> None:
-        found = map(inspect.unwrap, functions)
-        self.functions = tuple(each for each in found if isinstance(each, FunctionType))
+    def __init__(self, functions: Iterable[object]) -> None:
+        self.functions = tuple(filter(None, map(_with_code, functions)))
 
 
-class _Kind(NamedTuple):
-    """Functions of one kind.
-
-    Attributes:
-        functions: the functions, as PyTorch has them.
-        parts: the operations that they compute with: where a policy makes one of them low, the
-            functions are replaced.
-    """
-
-    functions: Iterable[Function]
-    parts: Iterable[str]
+def _with_code(function: Any) -> FunctionType | None:
+    """Return the function behind its decorators; None for an object that has no code."""
+    found = None if function is None else inspect.unwrap(function)
+    return found if isinstance(found, FunctionType) else None
 
 
-_SCALING, _SCHEDULING, _CLIPPING, _AVERAGING, _MAKING = (
-    "scaling",
-    "scheduling",
-    "clipping",
-    "averaging",
-    "making",
-)
-_FILLING = "filling"
-_DRAWING = "drawing"
-_DIFFERENTIATING = "differentiating"
-_NORMALIZING = "normalizing"
+def _functions(kind: str) -> Iterator[object]:
+    """Yield the functions of a kind, and None for those that are not there."""
+    for module, paths in _TABLE.functions.get(kind, {}).items():
+        yield from (find(module, path) for path in paths)
+    for base, names in _classes(_TABLE.own_methods.get(kind, {})):
+        yield from own_methods(base, names, _TABLE.calling_others)
 
 
-def _of_distributions() -> Iterator[FunctionType]:
-    """Yield the methods with which PyTorch's own distributions and transforms compute.
-
-    Classes that call others are left out: a program's own distribution or transform, which they
-    call, may be a network, which follows the policy.
-    """
-    computing = ("__init__", "rsample", "sample", "log_prob", "cdf", "icdf", "entropy")
-    yield from own_methods(distributions.Distribution, computing, _CALLING_OTHERS)
-    transforming = ("_call", "_inverse", "log_abs_det_jacobian")
-    yield from own_methods(distributions.Transform, transforming, _CALLING_OTHERS)
-    yield vars(distributions.Distribution)["__init__"]
-    yield vars(distributions.Distribution)["_validate_sample"]
-    yield vars(distributions)["kl_divergence"]
-    yield vars(distributions.utils.lazy_property)["__get__"]
+def _classes(methods: _Named) -> Iterator[tuple[type, tuple[str, ...]]]:
+    """Yield the classes that are there, with the names of their methods."""
+    for path, names in methods.items():
+        module, _, name = path.rpartition(".")
+        if (found := find(module, name)) is not None:
+            yield found, names
 
 
-#: PyTorch's distributions and transforms that call others.
-_CALLING_OTHERS = frozenset(
-    (
-        "CatTransform",
-        "ComposeTransform",
-        "Distribution",
-        "IndependentTransform",
-        "StackTransform",
-        "Transform",
-        "TransformedDistribution",
-        "_InverseTransform",
-    )
-)
+_GROUPS = {kind: Group(_functions(kind)) for kind in _PARTS}
 
-#: The exempt functions, by a word for what they do. `_LATER` and `_METHODS` add more.
-_KINDS = {
-    # A scaled float16 loss would overflow, and fused optimizers refuse a low `found_inf`.
-    _SCALING: _Kind((), ("add", "mul")),
-    # A learning rate that is a tensor is computed from its last value: in a low dtype, a small
-    # change would be lost.
-    _SCHEDULING: _Kind((), ("add", "div", "mul", "pow", "sub")),
-    # The norm of all gradients would overflow, and clipped by it they would all be zero.
-    _CLIPPING: _Kind(
-        (nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_),
-        ("add", "linalg_vector_norm", "max", "maximum", "mul", "pow", "reciprocal", "stack"),
-    ),
-    # An observer's scale is made of averages of least and largest numbers.
-    _AVERAGING: _Kind(
-        (
-            AveragedModel.update_parameters,
-            *own_methods(ObserverBase, ("forward", "calculate_qparams")),
-        ),
-        ("add", "cat", "div", "mul", "reciprocal", "sub"),
-    ),
-    # Initial values that are computed, and parameters and buffers that are made of parameters.
-    _MAKING: _Kind(
-        (
-            nn.init.orthogonal_,
-            nn.init.trunc_normal_,
-            nn.utils.spectral_norm,
-            nn.utils.weight_norm,
-            parametrizations.spectral_norm,
-            parametrize.register_parametrization,
-            parametrize.remove_parametrizations,
-            parametrize.ParametrizationList.right_inverse,
-            SpectralNorm.remove,
-            WeightNorm.remove,
-            fusion.fuse_conv_bn_weights,
-            fusion.fuse_linear_bn_weights,
-            nn.utils.parameters_to_vector,
-            torch.func.stack_module_state,
-            # Gradients of float32 numbers, chunk by chunk.
-            torch._functorch.vmap._concat_chunked_outputs,
-            # A window is told its dtype, and a Sobol sequence is as fine as its numbers.
-            *(vars(windows)[name] for name in windows.__all__),
-            SobolEngine.draw,
-            # Batches are float32 where worker processes make them, too: targets are among them.
-            default_collate,
-        ),
-        (
-            "add",
-            "cat",
-            "diag",
-            "div",
-            "linalg_qr",
-            "mul",
-            "rsqrt",
-            "sign",
-            "stack",
-            "sub",
-            "topk",
-            "weight_norm",
-            "where",
-        ),
-    ),
-    # Parameters become pieces of a vector that the program computes, and would keep its dtype.
-    _FILLING: _Kind((nn.utils.vector_to_parameters,), ("add", "cat", "div", "lerp", "mul", "sub")),
-    # Gradients of float32 numbers are put together.
-    _DIFFERENTIATING: _Kind((torch.autograd.functional.jacobian,), ("stack",)),
-    # The number of values that statistics are taken of would be infinite in float16.
-    _NORMALIZING: _Kind(
-        (vars(batchnorm)["sync_batch_norm"].forward,), ("batch_norm", "cat", "stack")
-    ),
-    # Tails: a uniform number next to 1 is 1 when it is low, and its logarithm infinite.
-    _DRAWING: _Kind(_of_distributions(), DRAWING),
-    # The least norm, 1e-12, is 0 in float16: a vector of zeros would become one of NaN,
-    # and stay so.
-    "iterating": _Kind(
-        (SpectralNorm.compute_weight, parametrizations._SpectralNorm._power_method),
-        ("clamp", "div"),
-    ),
-}
-
-_GROUPS = {word: Group(kind.functions) for word, kind in _KINDS.items()}
-
-#: Methods of a class and of those derived from it, by the word for their kind.
-_METHODS: Mapping[str, tuple[type, tuple[str, ...]]] = {
-    _SCALING: (GradScaler, ("scale", "unscale_", "step", "update")),
-    _SCHEDULING: (LRScheduler, ("step",)),
-}
-
-#: Functions of modules that few programs import: the module, the function's path in it, and the
-#: word for its kind.
-_LATER = (
-    ("torch.distributed.algorithms.model_averaging.utils", "average_parameters", _AVERAGING),
-    (
-        "torch.distributed.fsdp.fully_sharded_data_parallel",
-        "FullyShardedDataParallel.__init__",
-        _MAKING,
-    ),
-    (
-        "torch.distributed.fsdp.fully_sharded_data_parallel",
-        "FullyShardedDataParallel.clip_grad_norm_",
-        _CLIPPING,
-    ),
-    ("torch.nn.utils.prune", "BasePruningMethod.apply.__func__", _MAKING),
-    ("torch.nn.utils.prune", "BasePruningMethod.remove", _MAKING),
-    ("torch.nn.utils.prune", "global_unstructured", _MAKING),
+#: Functions of modules that nobody has imported so far: the kind, the module and the path in it.
+_LATER = tuple(
+    (kind, module, path)
+    for kind, modules in _TABLE.functions.items()
+    for module, paths in modules.items()
+    if module not in sys.modules
+    for path in paths
 )
 
 
 def functions(policy: Policy) -> tuple[tuple[str, FunctionType | Group], ...]:
-    """Return the functions that a policy must not reach, each with the word for its kind."""
+    """Return the functions that a policy must not reach, each with its kind."""
     kinds = _reached(policy)
-    known = ((word, group) for word, group in _GROUPS.items() if word in kinds)
-    methods = (pair for word in _METHODS if word in kinds for pair in _of_classes(word))
-    return (*known, *methods, *_imported_later(kinds))
+    groups = ((kind, group) for kind, group in _GROUPS.items() if kind in kinds)
+    methods = (pair for kind in _TABLE.all_methods if kind in kinds for pair in _all_methods(kind))
+    return (*groups, *methods, *_imported_later(kinds))
 
 
 def reaches(policy: Policy) -> bool:
@@ -244,29 +125,27 @@ def _reached(policy: Policy) -> frozenset[str]:
     if not policy.active or preset(policy.preset).delegates:
         return frozenset()
     low = {op for op, rule in policy.rules.items() if rule in (Rule.LOW, Rule.NARROWEST)}
-    return frozenset(word for word, kind in _KINDS.items() if not low.isdisjoint(kind.parts))
+    return frozenset(kind for kind, parts in _PARTS.items() if not low.isdisjoint(parts))
 
 
 def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType]]:
     """Yield the functions of some kinds in those modules of `_LATER` that are imported by now."""
-    for module, path, word in _LATER:
-        if word in kinds and module in sys.modules:
-            function = inspect.unwrap(at_path(sys.modules[module], path))
-            if isinstance(function, FunctionType):
-                yield word, function
+    for kind, module, path in _LATER:
+        if kind in kinds and (function := _with_code(find(module, path))) is not None:
+            yield kind, function
 
 
-def _of_classes(word: str) -> Iterator[tuple[str, FunctionType]]:
+def _all_methods(kind: str) -> Iterator[tuple[str, FunctionType]]:
     """Yield the methods of a class and of those derived from it.
 
     Derived classes may come with an import: FSDP's scaler is one.
     """
-    base, names = _METHODS[word]
-    for kind in with_derived(base):
-        for name in names:
-            method = kind.__dict__.get(name)
-            if type(method) is FunctionType:  # not one that is inherited, or wrapped
-                yield word, method
+    for base, names in _classes(_TABLE.all_methods[kind]):
+        for derived in with_derived(base):
+            for name in names:
+                method = vars(derived).get(name)
+                if type(method) is FunctionType:  # not one that is inherited, or wrapped
+                    yield kind, method
 
 
 def _scaling(original: Function) -> Function:
@@ -386,10 +265,10 @@ def _draws_in_float32() -> bool:
 
 
 #: The functions that make the replacement, for each kind.
-REPLACING = dict.fromkeys(_KINDS, _replacement) | {
-    _SCALING: _scaling,
-    _FILLING: _filling,
-    _DIFFERENTIATING: _differentiating,
-    _NORMALIZING: _normalizing,
+REPLACING = dict.fromkeys(_PARTS, _replacement) | {
+    "scaling": _scaling,
+    "filling": _filling,
+    "differentiating": _differentiating,
+    "normalizing": _normalizing,
     _DRAWING: _drawing,
 }
