@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import FunctionType
@@ -27,6 +27,7 @@ from unamp._function_types import Function
 from unamp.adapter.facts import read_facts
 from unamp.adapter.patching import find
 from unamp.adapter.plans import DRAWING
+from unamp.adapter.replacing import Replacement
 from unamp.adapter.wrapping import own_methods, with_derived
 from unamp.policy import KEPT_POLICIES, Policy, Rule
 from unamp.presets import preset
@@ -44,108 +45,105 @@ _Named = Mapping[str, tuple[str, ...]]
 class _Table:
     """The contents of ``data/exempt.toml``, which explains them."""
 
+    parts: frozenset[str]
     calling_others: frozenset[str]
-    parts: Mapping[str, frozenset[str]]
     functions: Mapping[str, _Named]
     own_methods: Mapping[str, _Named]
     all_methods: Mapping[str, _Named]
 
 
 _TABLE = read_facts(_Table, "unamp_torch", "data/exempt.toml")
-_DRAWING = "drawing"
-#: The operations that the functions of each kind compute with.
-_PARTS = {**_TABLE.parts, _DRAWING: frozenset(DRAWING)}
+_PARTS = _TABLE.parts.union(DRAWING)
+#: A function with its kind.
+_Exempt = tuple[str, FunctionType]
+#: A kind, a module, and the paths of functions in it.
+_Place = tuple[str, str, tuple[str, ...]]
 
 
 class Group:
-    """Functions that are replaced and put back in one go: two hundred cost as much as twenty.
-
-    An object without code, which somebody has put in a function's place, is left out.
+    """Functions that are replaced and put back in one go.
 
     Attributes:
-        functions: the functions.
+        functions: the functions, each with its kind.
     """
 
     __slots__ = ("functions",)
 
-    def __init__(self, functions: Iterable[object]) -> None:
-        self.functions = tuple(filter(None, map(_with_code, functions)))
+    def __init__(self, functions: Iterable[_Exempt]) -> None:
+        self.functions = tuple(functions)
 
 
-def _with_code(function: Any) -> FunctionType | None:
-    """Return the function behind its decorators; None for an object that has no code."""
-    found = None if function is None else inspect.unwrap(function)
-    return found if isinstance(found, FunctionType) else None
+def _with_code(kind: str, functions: Iterable[Any]) -> Iterator[_Exempt]:
+    """Yield functions without their decorators.
+
+    An object without code, which somebody has put in a function's place, is left out, and so is
+    None.
+    """
+    unwrapped = map(inspect.unwrap, functions)
+    return ((kind, each) for each in unwrapped if isinstance(each, FunctionType))
 
 
-def _functions(kind: str) -> Iterator[object]:
-    """Yield the functions of a kind, and None for those that are not there."""
-    for module, paths in _TABLE.functions.get(kind, {}).items():
-        yield from (find(module, path) for path in paths)
-    for base, names in _classes(_TABLE.own_methods.get(kind, {})):
-        yield from own_methods(base, names, _TABLE.calling_others)
+def _functions(places: Iterable[_Place]) -> Iterator[_Exempt]:
+    """Yield the functions at paths in modules that are imported."""
+    for kind, module, paths in places:
+        if module in sys.modules:
+            yield from _with_code(kind, (find(module, path) for path in paths))
 
 
-def _classes(methods: _Named) -> Iterator[tuple[type, tuple[str, ...]]]:
-    """Yield the classes that are there, with the names of their methods."""
-    for path, names in methods.items():
-        module, _, name = path.rpartition(".")
-        if (found := find(module, name)) is not None:
-            yield found, names
+def _classes(table: Mapping[str, _Named]) -> Iterator[tuple[str, type, tuple[str, ...]]]:
+    """Yield the kinds and classes of a table, with the names of their methods."""
+    for kind, methods in table.items():
+        for path, names in methods.items():
+            module, _, name = path.rpartition(".")
+            if (found := find(module, name)) is not None:
+                yield kind, found, names
 
 
-_GROUPS = {kind: Group(_functions(kind)) for kind in _PARTS}
+def _own_methods() -> Iterator[_Exempt]:
+    """Yield the methods of PyTorch's own classes."""
+    for kind, base, names in _classes(_TABLE.own_methods):
+        yield from _with_code(kind, own_methods(base, names, _TABLE.calling_others))
 
-#: Functions of modules that nobody has imported so far: the kind, the module and the path in it.
-_LATER = tuple(
-    (kind, module, path)
+
+def _derived(known: Container[type] = ()) -> Iterator[_Exempt]:
+    """Yield the methods of `_BASES` and of classes derived from them, except of known ones.
+
+    A user derives classes, and an import brings more: FSDP's scaler is one.
+    """
+    for kind, base, names in _BASES:
+        for derived in with_derived(base):
+            if derived not in known:
+                methods = (vars(derived).get(name) for name in names)
+                # not one that is inherited, or wrapped
+                yield from ((kind, each) for each in methods if type(each) is FunctionType)
+
+
+_PLACES: tuple[_Place, ...] = tuple(
+    (kind, module, paths)
     for kind, modules in _TABLE.functions.items()
     for module, paths in modules.items()
-    if module not in sys.modules
-    for path in paths
 )
+_BASES = tuple(_classes(_TABLE.all_methods))
+_GROUP = Group((*_functions(_PLACES), *_own_methods(), *_derived()))
+#: What `_GROUP` does not have yet: places in modules that nobody has imported, and classes other
+#: than these.
+_LATER = tuple(place for place in _PLACES if place[1] not in sys.modules)
+_KNOWN = frozenset(derived for _, base, _ in _BASES for derived in with_derived(base))
 
 
 def functions(policy: Policy) -> tuple[tuple[str, FunctionType | Group], ...]:
     """Return the functions that a policy must not reach, each with its kind."""
-    kinds = _reached(policy)
-    groups = ((kind, group) for kind, group in _GROUPS.items() if kind in kinds)
-    methods = (pair for kind in _TABLE.all_methods if kind in kinds for pair in _all_methods(kind))
-    return (*groups, *methods, *_imported_later(kinds))
-
-
-def reaches(policy: Policy) -> bool:
-    """Return whether there are any functions that a policy must not reach."""
-    return bool(_reached(policy))
+    if not reaches(policy):
+        return ()
+    return (("any kind", _GROUP), *_derived(_KNOWN), *_functions(_LATER))
 
 
 @functools.lru_cache(KEPT_POLICIES)
-def _reached(policy: Policy) -> frozenset[str]:
-    """Return the kinds of functions that a policy would make compute low."""
+def reaches(policy: Policy) -> bool:
+    """Return whether a policy would make any of these functions compute low."""
     if not policy.active or preset(policy.preset).delegates:
-        return frozenset()
-    low = {op for op, rule in policy.rules.items() if rule in (Rule.LOW, Rule.NARROWEST)}
-    return frozenset(kind for kind, parts in _PARTS.items() if not low.isdisjoint(parts))
-
-
-def _imported_later(kinds: frozenset[str]) -> Iterator[tuple[str, FunctionType]]:
-    """Yield the functions of some kinds in those modules of `_LATER` that are imported by now."""
-    for kind, module, path in _LATER:
-        if kind in kinds and (function := _with_code(find(module, path))) is not None:
-            yield kind, function
-
-
-def _all_methods(kind: str) -> Iterator[tuple[str, FunctionType]]:
-    """Yield the methods of a class and of those derived from it.
-
-    Derived classes may come with an import: FSDP's scaler is one.
-    """
-    for base, names in _classes(_TABLE.all_methods[kind]):
-        for derived in with_derived(base):
-            for name in names:
-                method = vars(derived).get(name)
-                if type(method) is FunctionType:  # not one that is inherited, or wrapped
-                    yield kind, method
+        return False
+    return any(policy.rules[op] in (Rule.LOW, Rule.NARROWEST) for op in _PARTS)
 
 
 def _scaling(original: Function) -> Function:
@@ -261,14 +259,19 @@ def _drawing(original: Function) -> Function:
 @once_per_trace
 def _draws_in_float32() -> bool:
     """Return whether the policy in force here must not reach distributions."""
-    return thread.plan is not None and _DRAWING in _reached(thread.plan.policy)
+    return thread.plan is not None and reaches(thread.plan.policy)
 
 
-#: The functions that make the replacement, for each kind.
-REPLACING = dict.fromkeys(_PARTS, _replacement) | {
-    "scaling": _scaling,
-    "filling": _filling,
+#: The functions that make the replacements of some kinds, where `_replacement` makes all others.
+_REPLACING: Mapping[str, Replacement] = {
     "differentiating": _differentiating,
+    "drawing": _drawing,
+    "filling": _filling,
     "normalizing": _normalizing,
-    _DRAWING: _drawing,
+    "scaling": _scaling,
 }
+
+
+def replacing(kind: str) -> Replacement:
+    """Return the function that makes the replacement of a function of a kind."""
+    return _REPLACING.get(kind, _replacement)

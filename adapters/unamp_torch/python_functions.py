@@ -143,9 +143,11 @@ def acquire(policy: Policy, under: Under) -> Replaced:
             for op, function in needed:
                 if not _users[function]:
                     patch = _made.get(function)
-                    if patch is None or patch.applied:  # or somebody has given it other code since
+                    if patch is None or (  # or somebody has given it other code since
+                        isinstance(patch, FunctionPatch) and patch.applied
+                    ):
                         patch = _made[function] = _patch(op, function, under)
-                    if isinstance(patch, FunctionPatch) and op not in exempt_functions.REPLACING:
+                    if isinstance(patch, FunctionPatch) and op in vocabulary():
                         call_while_tracing(patch.replacement)
                     patch.apply()
                 _users[function] += 1
@@ -158,9 +160,16 @@ def acquire(policy: Policy, under: Under) -> Replaced:
 
 def _patch(op: str, function: Replaceable, under: Under) -> FunctionPatch | PatchGroup:
     """Return the patch of a function, or those of a group of functions."""
-    make = exempt_functions.REPLACING.get(op) or functools.partial(_under_its_rule, op, under)
     if isinstance(function, exempt_functions.Group):
-        return PatchGroup(FunctionPatch(op, each, make) for each in function.functions)
+        return PatchGroup(
+            FunctionPatch(kind, each, exempt_functions.replacing(kind))
+            for kind, each in function.functions
+        )
+    make = (
+        functools.partial(_under_its_rule, op, under)
+        if op in vocabulary()
+        else exempt_functions.replacing(op)
+    )
     return FunctionPatch(op, function, make)
 
 

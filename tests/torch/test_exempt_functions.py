@@ -40,7 +40,7 @@ def test_an_exempt_function_is_there(module: str, path: str) -> None:
 
 @pytest.mark.parametrize(("path", "name"), _METHODS)
 def test_an_exempt_method_is_defined_by_the_class_or_a_derived_one(path: str, name: str) -> None:
-    [(base, _)] = exempt_functions._classes({path: (name,)})
+    [(_, base, _)] = exempt_functions._classes({"any": {path: (name,)}})
     kinds = with_derived(base)
     assert any(isinstance(vars(kind).get(name), FunctionType) for kind in kinds)
 
@@ -58,12 +58,17 @@ def test_a_private_function_is_probed() -> None:
     assert private <= probed | late
 
 
-def test_a_function_that_a_version_does_not_have_is_left_out() -> None:
-    group = exempt_functions.Group((None, inspect.unwrap, len))
-    assert group.functions == (inspect.unwrap,)
+def test_what_a_version_does_not_have_is_left_out() -> None:
+    places = [("making", "torch", ("no_such_function", "finfo")), ("making", "no_such", ("f",))]
+    assert not list(exempt_functions._functions(places))
 
 
-def test_every_kind_has_the_operations_that_its_functions_compute_with() -> None:
+def test_a_kind_with_a_replacement_of_its_own_has_functions() -> None:
     listed = {*_TABLE.functions, *_TABLE.own_methods, *_TABLE.all_methods}
-    assert listed == set(exempt_functions._PARTS)
-    assert exempt_functions.reaches(Policy("O3", "bfloat16"))
+    assert exempt_functions._REPLACING.keys() <= listed
+
+
+@pytest.mark.parametrize("op", sorted(exempt_functions._PARTS))
+def test_each_part_is_an_operation_and_brings_the_functions_in(op: str) -> None:
+    assert exempt_functions.reaches(Policy("O1", "bfloat16", allow=(op,)))
+    assert not exempt_functions.reaches(Policy("O1", "bfloat16", deny=(op,)))

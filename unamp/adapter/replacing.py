@@ -274,16 +274,12 @@ class PatchGroup:
         self._objects = tuple(chain.from_iterable(self._codes))
         self._others = tuple(patch for patch in self.patches if not isinstance(patch, CodePatch))
 
-    @property
-    def applied(self) -> bool:
-        """Return whether any of the functions runs other code than its own."""
-        return any(function.__code__ is not own for function, own, _ in self._codes)
-
     def apply(self) -> None:
         """Apply all of them."""
         list(self._objects)
-        for function, _, instead in self._codes:
-            function.__code__ = instead
+        for function, own, instead in self._codes:
+            if function.__code__ is own:  # code that somebody else gave it stays
+                function.__code__ = instead
         for patch in self._others:
             patch.apply()
 
