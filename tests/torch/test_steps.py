@@ -786,6 +786,21 @@ def test_parameters_that_processes_average_come_to_the_same_bits_as_outside(
     assert same(inside, outside)
 
 
+@pytest.mark.parametrize("policy", [Policy("O2", "bfloat16"), Policy("O3", "float16")], ids=str)
+def test_parameters_and_buffers_that_a_process_sends_are_the_same_bits_as_outside(
+    pretended: None, policy: Policy
+) -> None:
+    """DistributedDataParallel sends both when it is made, and buffers before every forward pass."""
+    plain = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).eval()
+    plain[1].running_var.fill_(70001.5)  # infinite in float16
+    sent = nn.parallel.DistributedDataParallel(copy.deepcopy(plain))
+    with policy_region(policy), torch.no_grad():
+        sent(torch.ones(2, 8))
+        made = nn.parallel.DistributedDataParallel(copy.deepcopy(plain))
+    assert same([*made.module.state_dict().values()], [*plain.state_dict().values()])
+    assert same([*sent.module.buffers()], [*plain.buffers()])
+
+
 class _Statistics:
     """The kernels of `SyncBatchNorm`; PyTorch has them for GPUs alone."""
 
