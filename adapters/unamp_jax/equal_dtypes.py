@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from unamp._function_types import Function
 from unamp.adapter.patching import find
 from unamp.adapter.replacing import Replacement, as_replacement
 from unamp.adapter.state import in_regions
 from unamp.policy import Rule
-from unamp_jax.casting import Form, cast, eligible_dtypes, form_of, in_form
+from unamp_jax.casting import Form, cast, eligible_dtype, eligible_dtypes, form_of, in_form
 from unamp_jax.control_flow import ending, widest, wrapped
 from unamp_jax.facts import facts
 from unamp_jax.observing import follow_parameters
@@ -40,14 +42,30 @@ def reduction(
     *args: Any,
     **kwargs: Any,
 ) -> PyTree:
-    """Call `jax.lax.reduce` or `reduce_window` with operands and first values of equal dtypes."""
+    """Call `jax.lax.reduce` or `reduce_window` with operands and first values of equal dtypes.
+
+    So are those of several operands, since XLA refuses low ones beside float32.
+    """
     if jax.tree.structure(operands) == jax.tree.structure(init_values):
+        init_values = jax.tree.map(_as_number_of, init_values, operands)
         values, first = form_of(operands), form_of(init_values)
-        wide = Form(values.structure, tuple(map(widest, values.dtypes, first.dtypes)))
+        dtypes = tuple(map(widest, values.dtypes, first.dtypes))
+        if len(ELIGIBLE.intersection(dtypes)) > 1:
+            dtypes = tuple(FLOAT32 if dtype in ELIGIBLE else dtype for dtype in dtypes)
+        wide = Form(values.structure, dtypes)
         operands, init_values = in_form(operands, wide), in_form(init_values, wide)
         if not _is_jaxs(computation):
             computation = wrapped(computation, ending, wide)
     return original(operands, init_values, computation, *args, **kwargs)
+
+
+def _as_number_of(number: object, tensor: object) -> object:
+    """Return a plain number in the dtype of an eligible tensor; anything else as it is.
+
+    JAX makes the number float32.
+    """
+    dtype = eligible_dtype(tensor)
+    return number if type(number) is not float or dtype is None else np.asarray(number, dtype)
 
 
 @_in_regions
@@ -156,6 +174,43 @@ def linear_transpose(
 
 def _transposed(form: Form, function: Function, cotangents: PyTree) -> PyTree:
     return function(in_form(cotangents, form))
+
+
+@dataclasses.dataclass(frozen=True)
+class _AsStated:
+    """A function on the host, whose results have the dtypes that were stated for them.
+
+    Equal ones are one program: JAX compares them.
+    """
+
+    function: Function
+    dtypes: tuple[object, ...]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
+        leaves, structure = jax.tree.flatten(self.function(*args, **kwargs))
+        if len(leaves) != len(self.dtypes):
+            return structure.unflatten(leaves)  # JAX says what is wrong
+        # by NumPy: a callback that waited for JAX could wait for itself
+        return structure.unflatten(
+            [
+                np.asarray(leaf).astype(dtype)
+                if {getattr(leaf, "dtype", None), dtype} <= ELIGIBLE
+                else leaf
+                for leaf, dtype in zip(leaves, self.dtypes, strict=True)
+            ]
+        )
+
+
+@_in_regions
+def called_back(
+    original: Function, callback: Function, result_shape_dtypes: PyTree, *args: Any, **kwargs: Any
+) -> PyTree:
+    """Call `jax.pure_callback`, or `io_callback`, with a function that keeps the stated dtypes.
+
+    A function that was written for float32 answers low to low arguments.
+    """
+    dtypes = form_of(result_shape_dtypes).dtypes
+    return original(_AsStated(callback, dtypes), result_shape_dtypes, *args, **kwargs)
 
 
 @_in_regions

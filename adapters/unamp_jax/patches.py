@@ -32,14 +32,14 @@ from unamp_jax import (
     equal_dtypes,
     keras_policies,
     programs,
-    sparse_rules,
+    rounding_rules,
     training,
 )
 from unamp_jax.composites import code_patch, drawing, in_float32
 from unamp_jax.facts import facts
 from unamp_jax.finding import hook, innermost, patches_of, with_rules
 from unamp_jax.networks import is_layer
-from unamp_jax.spellings import DYNAMIC_SCALE, PALLAS, SPARSE, STATS, libraries
+from unamp_jax.spellings import DYNAMIC_SCALE, JET, PALLAS, SPARSE, STATS, libraries
 from unamp_jax.state import thread
 
 # --- applying them --------------------------------------------------------------------------------
@@ -69,6 +69,8 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     # Where JAX wants two dtypes to be one.
     ("jax.lax", "reduce", equal_dtypes.reduction),
     ("jax.lax", "reduce_window", equal_dtypes.reduction),
+    ("jax", "pure_callback", equal_dtypes.called_back),
+    ("jax.experimental", "io_callback", equal_dtypes.called_back),
     ("jax", "linear_transpose", equal_dtypes.linear_transpose),
     ("jax._src.ops.scatter", "_scatter_update", equal_dtypes.scatter_update),
     ("jax._src.numpy.array_methods", "_IndexUpdateRef.divide", equal_dtypes.whole_update),
@@ -169,8 +171,8 @@ def _of_library(library: str) -> PatchGroup:
     later = _changes(_LATER.get(library, ()), library)
     if library == PALLAS:
         return PatchGroup(later)
-    if library == SPARSE:
-        sparse_rules.teach()
+    if library in (JET, SPARSE):
+        rounding_rules.teach(library)
         return PatchGroup(later)
     if library == STATS:
         return PatchGroup(code_patch(function, in_float32) for function in _densities())

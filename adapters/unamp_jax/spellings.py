@@ -25,6 +25,7 @@ KerasObject = Any
 #: Modules of JAX's own, and one of flax's, that are imported late: they count as libraries.
 PALLAS = "jax._src.pallas.pallas_call"
 SPARSE = "jax.experimental.sparse.transform"
+JET = "jax.experimental.jet"
 DYNAMIC_SCALE = "flax.training.dynamic_scale"
 STATS = "jax.scipy.stats"
 
@@ -32,6 +33,7 @@ STATS = "jax.scipy.stats"
 _LIBRARIES = (
     PALLAS,
     SPARSE,
+    JET,
     DYNAMIC_SCALE,
     STATS,
     "flax.linen",

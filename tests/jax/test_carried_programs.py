@@ -17,7 +17,9 @@ import pytest
 from flax import nnx
 from jax import lax
 from jax._src import core
+from jax.experimental import io_callback
 from jax.experimental.custom_partitioning import custom_partitioning
+from jax.experimental.jet import jet
 from jax.experimental.ode import odeint
 from jax.interpreters import mlir
 from jax.scipy.sparse.linalg import bicgstab, gmres
@@ -260,11 +262,21 @@ CALLS = {
     "linear_transpose": lambda: jax.linear_transpose(lambda x: x @ W, X)(X),
     "vjp": lambda: jax.vjp(lambda x: x @ W, X)[1](X),
     "reduce": lambda: lax.reduce(X @ W, jnp.float32(0), lambda a, b: a + b * 1, (0,)),
+    "reduce of a plain number": lambda: lax.reduce(X @ W, 0.0, lambda a, b: a + b * 1, (0,)),
+    "reduce of low and float32": lambda: lax.reduce(
+        (X @ W, X), (0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), (0,)
+    ),
     "reduce of lax.add": lambda: lax.reduce(X @ W, jnp.float32(0), lax.add, (0,)),
     "reduce_window": lambda: lax.reduce_window(
         X @ W, jnp.float32(1), lambda a, b: a + b * 1, (2, 2), (1, 1), "VALID"
     ),
     "strict promotion": strictly,
+    "pure_callback": lambda: jax.pure_callback(np.sin, X, X @ W),
+    "pure_callback of a batch": lambda: jax.vmap(
+        lambda x: jax.pure_callback(np.sin, x, x @ W, vmap_method="sequential")
+    )(X),
+    "io_callback": lambda: io_callback(lambda *, x: (np.cos(x), x), (X, X), x=X @ W),
+    "jet": lambda: jet(lambda x: jnp.exp(x @ W), (X,), ([X, X],)),
     "nnx.scan": scanned_module,
     "nnx.RNN of GRUCell": recurrent(nnx.GRUCell),
     "nnx.RNN of SimpleCell": recurrent(nnx.SimpleCell),
@@ -302,6 +314,7 @@ LOOPS = {
     "cond": lambda: lax.cond(True, halved, same, X),
     "switch": lambda: lax.switch(1, (halved, same), X),
     "custom_root": lambda: lax.custom_root(residual, X, newton, linear),
+    "pure_callback": lambda: jax.pure_callback(np.sin, X, X @ W),
 }
 
 
