@@ -140,6 +140,21 @@ def switch(
     )
 
 
+@_in_regions
+def switch_of_platforms(
+    original: Function,
+    index: object,
+    branches: Sequence[Function],
+    operands: tuple[PyTree, ...],
+    *args: Any,
+    branches_platforms: object = None,
+) -> PyTree:
+    """Call the function under `jax.lax.platform_dependent` so that its branches agree."""
+    if branches_platforms is not None:
+        branches = _agreeing(tuple(branches), operands)
+    return original(index, branches, operands, *args, branches_platforms=branches_platforms)
+
+
 def _operands(operands: tuple[PyTree, ...], named: dict[str, PyTree]) -> tuple[PyTree, ...]:
     # a plain object means "none given"
     given = [value for value in named.values() if type(value) is not object]

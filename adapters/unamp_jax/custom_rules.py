@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from unamp._function_types import Function, Keywords
 from unamp.adapter.replacing import as_replacement
-from unamp_jax.casting import cast, eligible_dtype
+from unamp_jax.casting import Form, cast, eligible_dtype, form_of, in_form
 from unamp_jax.composites import Composite
 from unamp_jax.state import CONTEXT, ELIGIBLE, Plan, PyTree
 
@@ -42,7 +42,11 @@ def jvp_call(
         if not function.jvp:
             return function
         mine = copy.copy(function)  # others call the function itself, under other policies
-        mine.jvp = _under(plan, function.jvp, _tangents, patched)
+        primal = _Primal()
+        mine.fun = primal.of_function(function.fun)
+        mine.jvp = _under(
+            plan, function.jvp, lambda result: _tangents(primal.of_rule(result)), patched
+        )
         return mine
 
     return _calling(composites, ruled)
@@ -60,13 +64,49 @@ def vjp_call(
             return function
         mine = object.__new__(type(function))  # its `__new__` wants the function
         mine.__dict__.update(function.__dict__)
-        mine.fwd = _under(plan, function.fwd, lambda result: result, patched)
+        primal = _Primal()
+        mine.fun = primal.of_function(function.fun)
+        if function.optimize_remat:  # then JAX may trace it as late as a rule
+            mine.fun = _under(plan, mine.fun, lambda result: result, patched)
+        mine.fwd = _under(plan, function.fwd, primal.of_rule, patched)
         mine.bwd = _under(
             plan, function.bwd, _cotangents(_primals(function, args, kwargs)), patched
         )
         return mine
 
     return _calling(composites, ruled)
+
+
+class _Primal:
+    """The dtypes of the result of one call, which JAX wants of the function and of its rule.
+
+    They may compute the same in other operations, whose dtypes differ in a region. The first of
+    them that runs decides.
+    """
+
+    def __init__(self) -> None:
+        self._form: Form | None = None
+
+    def of_function(self, function: Function) -> Function:
+        """Return the function with results in these dtypes."""
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> PyTree:
+            return self._agreeing(function(*args, **kwargs))
+
+        return run
+
+    def of_rule(self, result: PyTree) -> PyTree:
+        """Return a rule's result with the first of its two parts in these dtypes."""
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            return result  # JAX says what is wrong
+        return self._agreeing(result[0]), result[1]
+
+    def _agreeing(self, result: PyTree) -> PyTree:
+        if self._form is None:
+            self._form = form_of(result)
+            return result
+        return in_form(result, self._form)
 
 
 def _calling(

@@ -91,6 +91,11 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
 _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax._src.api", "VJP.__call__", equal_dtypes.pullback),
     ("jax._src.api", "_vjp_pullback_wrapper", equal_dtypes.older_pullback),
+    (
+        "jax._src.lax.control_flow.conditionals",
+        "_switch_internal",
+        control_flow.switch_of_platforms,
+    ),
     ("jax._src.lax.lax", "_reduction_jaxpr", equal_dtypes.combination),
     ("jax._src.lax.lax", "_variadic_reduction_jaxpr", equal_dtypes.combination),
     # A program with references becomes one without: stores are updates of arrays then.

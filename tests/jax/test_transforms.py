@@ -176,6 +176,91 @@ def test_custom_rules_run_under_the_policy_of_their_forward():
         )
 
 
+@jax.custom_jvp
+def float32_by_a_low_rule(a):
+    return jnp.logaddexp(a @ W, 0.0)
+
+
+@float32_by_a_low_rule.defjvp
+def _(primals, tangents):
+    y = primals[0] @ W
+    return jnp.maximum(y, 0.0), (tangents[0] @ W) * (y > 0)
+
+
+@jax.custom_jvp
+def low_by_a_float32_rule(a):
+    return a @ W
+
+
+@low_by_a_float32_rule.defjvp
+def _(primals, tangents):
+    return primals[0] @ W + jnp.zeros((8, 8)), tangents[0] @ W
+
+
+@jax.custom_vjp
+def float32_by_a_low_forward(a):
+    return jnp.logaddexp(a @ W, 0.0)
+
+
+def low_forward(a):
+    y = a @ W
+    return jnp.maximum(y, 0.0), y > 0
+
+
+float32_by_a_low_forward.defvjp(low_forward, lambda positive, t: ((t * positive) @ W.T,))
+
+RULED = [float32_by_a_low_rule, low_by_a_float32_rule, float32_by_a_low_forward]
+
+
+@pytest.mark.parametrize("ruled", RULED, ids=lambda function: function.__name__)
+def test_the_result_of_a_rule_has_the_dtype_of_its_function(ruled):
+    losses = (
+        lambda a: jnp.float32(jax.jit(ruled)(a)).sum(),
+        lambda a: jnp.float32(lax.scan(lambda c, _: (ruled(c), c), a, None, length=2)[0]).sum(),
+        lambda a: jnp.float32(jax.checkpoint(ruled)(a)).sum(),
+    )
+    for loss in losses:
+        plain = jax.grad(loss)(W)
+        with unamp.autocast(dtype="bfloat16"):
+            low = jax.grad(loss)(W)
+        assert low.dtype == jnp.float32
+        # two products, of which each rounds its operands and its result: 3.1u of the magnitudes
+        magnitudes = np.ones((8, 8)) @ np.abs(W).T
+        bound = 2 * 3.1 * 2**-8 * np.maximum(magnitudes, magnitudes @ np.abs(W).T)
+        assert (np.abs(low - plain) <= bound).all()
+
+
+def test_a_function_that_is_traced_late_for_remat_follows_the_policy():
+    def losses():
+        for late in (True, False):
+            product = jax.custom_vjp(lambda a, b: a @ b)
+            product.defvjp(
+                lambda a, b: (a @ b, (a, b)),
+                lambda saved, t: (t @ saved[1].T, saved[0].T @ t),
+                optimize_remat=late,
+            )
+            yield lambda a, product=product: (jnp.float32(product(a, W)) ** 2).sum()
+
+    for change in (jax.checkpoint, jax.jit, lambda function: function):
+        for level in ("O1", "O2"):
+            with unamp.autocast(level=level, dtype="bfloat16"):
+                late, early = (jax.value_and_grad(change(loss))(W) for loss in losses())
+            assert late[0] == early[0] != jnp.sum((W @ W) ** 2)
+            np.testing.assert_array_equal(late[1], early[1])
+
+
+def test_branches_for_platforms_agree():
+    def chosen(a):
+        return lax.platform_dependent(a, cpu=lambda a: a @ W, default=lambda a: a * 1.0)
+
+    plain = chosen(W)
+    with unamp.autocast(dtype="bfloat16"):
+        low = jax.jit(chosen)(W)
+        gradient = jax.jit(jax.grad(lambda a: chosen(a).sum()))(W)
+    assert low.dtype == gradient.dtype == jnp.float32
+    assert 0 < np.abs(low - plain).max() < 3.1 * 2**-8 * (np.abs(W) @ np.abs(W)).max()
+
+
 def test_library_functions_with_rules_of_their_own_take_keywords(matrix):
     with unamp.autocast(level="O2", dtype="bfloat16"):
         assert jax.nn.relu(x=matrix).dtype == jnp.bfloat16
