@@ -184,7 +184,7 @@ class _AsStated:
     """
 
     function: Function
-    dtypes: tuple[object, ...]
+    dtypes: tuple[Any, ...]
 
     def __call__(self, *args: Any, **kwargs: Any) -> PyTree:
         leaves, structure = jax.tree.flatten(self.function(*args, **kwargs))
