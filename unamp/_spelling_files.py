@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 from unamp.errors import AdapterError, nearest
 
@@ -17,19 +16,10 @@ _PLACE = "data/spellings.toml"
 _KEYS = {"framework", "version", "source", "spellings"}
 
 
-class SpellingFile(NamedTuple):
-    """The spellings of each operation in one file, and the source that the file states."""
-
-    framework: str
-    version: str
-    source: str
-    spellings: Mapping[str, tuple[str, ...]]
-
-
 def read_spellings(
     framework: str, package: str, operations: Collection[str]
-) -> SpellingFile | None:
-    """Return the spellings in a package's file; None where it brings none.
+) -> Mapping[str, tuple[str, ...]] | None:
+    """Return the spellings of each operation in a package's file; None where it brings none.
 
     Args:
         framework: the framework's import name.
@@ -85,12 +75,7 @@ def read_spellings(
                     word,
                 )
             taken[word] = op
-    return SpellingFile(
-        framework,
-        data["version"],
-        data["source"],
-        {op: tuple(words) for op, words in table.items()},
-    )
+    return {op: tuple(words) for op, words in table.items()}
 
 
 def _text(package: str) -> tuple[str, str] | None:

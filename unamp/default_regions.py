@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from unamp._compiler_marks import not_converted
 from unamp.adapter import DEVICES, registry
+from unamp.adapter.arguments import leaves
 from unamp.policy import Policy
 from unamp.regions import check_policy, current_policy, limited_region
 
@@ -29,8 +31,7 @@ def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[objec
         FrameworkNotSupported: for tensors of a framework that no region can cover.
     """
     check_policy(policy)
-    found: list[tuple[str, str]] = []
-    _collect_places(like, found)
+    found = list(_places(like))
     if not found:
         given = type(like).__name__
         raise TypeError(
@@ -51,15 +52,8 @@ def default_region(policy: Policy, *, like: Any) -> AbstractContextManager[objec
     return limited_region(policy, framework, only)
 
 
-def _collect_places(value: object, found: list[tuple[str, str]]) -> None:
-    """Add the framework and the device of every tensor in a value."""
-    for adapter in registry.adapters_in_use():
-        if adapter.is_tensor(value):
-            found.append((adapter.framework, adapter.device_of(value)))
-            return
-    registry.check_suitable(value)
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            _collect_places(item, found)
+def _places(value: object) -> Iterator[tuple[str, str]]:
+    """Yield the framework and the device of every tensor in a value."""
+    for each in leaves(value):
+        if (adapter := registry.owner(each, "tensor")) is not None:
+            yield adapter.framework, adapter.device_of(each)

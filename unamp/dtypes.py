@@ -172,15 +172,10 @@ def dtype_name(value: object) -> str | None:
     elif (
         "dtype" in type(value).__name__.lower()
         or type(value).__module__.split(".")[0] in str(value)
-        or _is_plain(value)
+        or str(value).lower() in ELIGIBLE  # MindSpore's are of a type `Float`, and print "Float16"
     ):
         text = str(value)
     else:
         return None
     text = text.rsplit(".", 1)[-1].lower()
     return _ALIASES.get(text, text)
-
-
-def _is_plain(value: object) -> bool:
-    # MindSpore's objects are of a type `Float` and print "Float16"
-    return str(value).lower() in ELIGIBLE

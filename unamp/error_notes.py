@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from types import FrameType, TracebackType
+from traceback import walk_tb
+from types import TracebackType
 from typing import Any
 
 from unamp.adapter import Adapter, TellsOfDtypes
@@ -88,7 +89,7 @@ def _tensors(adapter: Adapter, trace: TracebackType | None) -> list[tuple[str, T
     own = (adapter.framework, "unamp", f"unamp_{adapter.framework}")
     frames = [
         frame
-        for frame in _frames(trace)
+        for frame, _ in walk_tb(trace)
         if frame.f_globals.get("__name__", "").partition(".")[0] not in own
     ]
     for frame in reversed(frames):
@@ -100,12 +101,6 @@ def _tensors(adapter: Adapter, trace: TracebackType | None) -> list[tuple[str, T
         if found:
             return found[:_MOST_TENSORS]
     return []
-
-
-def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
-    while trace is not None:
-        yield trace.tb_frame
-        trace = trace.tb_next
 
 
 def _named(adapter: object, variables: Mapping[str, object]) -> Iterator[tuple[str, object]]:

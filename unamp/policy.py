@@ -473,15 +473,7 @@ def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
 
 @lru_cache(KEPT_POLICIES)
 def _rules(policy: Policy, generation: int) -> Mapping[str, Rule]:
-    lists, ops = load_preset(policy.preset), vocabulary().values()
-    if not (policy.allow or policy.deny):
-        return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in ops})
-    # The user's lists change the rules of the operations that they name, and of those that compute
-    # with one. Other rules come from the policy without lists, whose rules are kept.
-    named = {*policy.allow, *policy.deny}
-    changed = {
-        op.name: _decide(policy, op, lists).rule
-        for op in ops
-        if op.name in named or not named.isdisjoint(op.parts)
-    }
-    return MappingProxyType({**policy.replace(allow=(), deny=()).rules, **changed})
+    lists = load_preset(policy.preset)
+    return MappingProxyType(
+        {op.name: _decide(policy, op, lists).rule for op in vocabulary().values()}
+    )

@@ -97,7 +97,7 @@ class Region:
         return {**vars(self), "_prepared": (None, ())}
 
     def __enter__(self) -> Region:
-        adapters = registry.adapters_in_use_now()
+        adapters = registry.adapters_in_use()
         prepared_for, realisations = self._prepared
         if prepared_for is not adapters or not adapters:  # all empty tuples are one object
             realisations = self._prepare(adapters)
@@ -404,7 +404,7 @@ def _autocast(
         promote=promote,
         cache=cache,
     )
-    return _checked_region(policy, registry.adapters_in_use(), framework, device)
+    return _checked_region(policy, framework, device)
 
 
 def _auto_cast(
@@ -423,7 +423,7 @@ def _auto_cast(
     policy = Policy(
         level, dtype, allow=allow, deny=deny, preset=preset, enabled=enable, promote=use_promote
     )
-    return _checked_region(policy, registry.adapters_in_use(), framework, None)
+    return _checked_region(policy, framework, None)
 
 
 def check_policy(policy: object) -> None:
@@ -437,7 +437,7 @@ def check_policy(policy: object) -> None:
 
 def _policy_region(policy: Policy, framework: str | None, device: str | None) -> Region:
     check_policy(policy)
-    return _checked_region(policy, registry.adapters_in_use(), framework, device)
+    return _checked_region(policy, framework, device)
 
 
 def _region_of_values(values: tuple[Any, ...], framework: str | None, device: str | None) -> Region:
@@ -524,15 +524,13 @@ def _built_once(
     return make(*arguments)
 
 
-def _checked_region(
-    policy: Policy, adapters: object, framework: object, device: str | None
-) -> Region:
+def _checked_region(policy: Policy, framework: object, device: str | None) -> Region:
     if framework is not None and not isinstance(framework, str):
         raise TypeError(
             "framework must be the import name of one framework, or None for all; "
             f"not {shortened(framework)}"
         )
-    return _one_per_policy(policy, adapters, framework, device)
+    return _one_per_policy(policy, registry.adapters_in_use(), framework, device)
 
 
 @functools.lru_cache(KEPT_POLICIES)

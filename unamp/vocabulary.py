@@ -177,7 +177,7 @@ class Vocabulary(Mapping[str, Operation]):
         if brought is None:
             return
         own = dict(self._spelled.get(framework, {}))
-        for op, words in brought.spellings.items():
+        for op, words in brought.items():
             for word in words:
                 if own.setdefault(word, op) != op:
                     raise AdapterError(
@@ -185,7 +185,7 @@ class Vocabulary(Mapping[str, Operation]):
                         f"it is {own[word]!r} already"
                     )
         changed = {}
-        for op, words in brought.spellings.items():
+        for op, words in brought.items():
             entry = self._operations[op]
             known = entry.spellings.get(framework, ())
             spellings = {**entry.spellings, framework: tuple(dict.fromkeys((*known, *words)))}

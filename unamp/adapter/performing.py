@@ -403,13 +403,13 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
         ]
         if not low:
             return run(args, kwargs)
-        wide = [self.widened(each) for each in low]
+        wide = {id(each): self.widened(each) for each in low}
         args, kwargs = self.converted(
-            lambda tensor, _: _exchanged(tensor, low, wide), None, args, kwargs
+            lambda tensor, _: wide.get(id(tensor), tensor), None, args, kwargs
         )
         result = run(args, kwargs)
-        for own, updated in zip(low, wide, strict=True):
-            self.write(own, updated)
+        for own in low:
+            self.write(own, wide[id(own)])
         return result
 
     def compute_low(self, plan: PlanT, operator: OperatorT, args: Args, kwargs: Keywords) -> object:
@@ -643,7 +643,3 @@ class Performer(ABC, Generic[PlanT, OperatorT]):
     def dtype_meant(self, value: object) -> Dtype | None:
         """Return the framework's dtype that an argument stands for; None for any other argument."""
         return value if isinstance(value, self.dtype_kind) else None
-
-
-def _exchanged(tensor: Tensor, ones: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
-    return next((other for own, other in zip(ones, others, strict=True) if own is tensor), tensor)

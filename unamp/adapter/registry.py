@@ -66,16 +66,6 @@ def adapters_in_use() -> tuple[Adapter, ...]:
     return _in_use
 
 
-def adapters_in_use_now() -> tuple[Adapter, ...]:
-    """Return `adapters_in_use` where no compiler traces the caller, with one call less.
-
-    For the opening of regions.
-    """
-    if _waiting is None or not _modules.isdisjoint(_waiting):
-        _load_imported()
-    return _in_use
-
-
 @once_per_trace
 def _newly_imported() -> bool:
     return _waiting is not None and not _modules.isdisjoint(_waiting)

@@ -154,7 +154,7 @@ def convolution(
     sizes, window = (x.shape[1:-1], kernel.shape[:-2]) if last else (x.shape[2:], kernel.shape[2:])
     strides, dilations = _each(stride, rank), _each(dilation, rank)
     pads = _pads(padding, sizes, window, strides, dilations)
-    given = channels_first(x) if last else Laid(x, _as_it_is)
+    given = channels_first(x) if last else x
     sides = {n for pair in pads for n in pair}
     if len(sides) > 1:
         given = Laid(x, lambda numbers: _padded(_first(numbers) if last else numbers, pads))
@@ -227,10 +227,6 @@ def _pads(
 
 def _transposed(tensor: Tensor) -> Laid:
     return Laid(tensor, lambda numbers: numbers.swapaxes(-1, -2) if numbers.ndim > 1 else numbers)
-
-
-def _as_it_is(numbers: np.ndarray) -> np.ndarray:
-    return numbers
 
 
 def _first(numbers: np.ndarray) -> np.ndarray:
