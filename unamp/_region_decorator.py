@@ -141,15 +141,13 @@ class _OwnRegions:
 
 
 def in_steps(
-    context: Callable[[], Context], inner: Generator[Y, S, object]
+    context: Callable[[], Context], inner: Generator[Y, S, object], own: _OwnRegions | None = None
 ) -> Generator[Y, S, object]:
-    """Return a generator that runs each step of another one inside a new `context()`."""
-    return _stepped(context, inner, _OwnRegions())
+    """Return a generator that runs each step of another one inside a new `context()`.
 
-
-def _stepped(
-    context: Callable[[], Context], inner: Generator[Y, S, object], own: _OwnRegions
-) -> Generator[Y, S, object]:
+    `own` are the regions that the body has opened in earlier steps.
+    """
+    own = own or _OwnRegions()
     value: Any = None
     error: BaseException | None = None
     while True:
@@ -172,4 +170,4 @@ def _stepped(
 def _awaited(
     context: Callable[[], Context], awaitable: Awaitable[object], own: _OwnRegions
 ) -> Generator[object, Any, object]:
-    return (yield from _stepped(context, awaitable.__await__(), own))
+    return (yield from in_steps(context, awaitable.__await__(), own))

@@ -81,12 +81,12 @@ def place(device_type: object, framework: str | None) -> Place:
 def _missing(device_type: object, kind: str, adapters: Sequence[Adapter]) -> str:
     """Return a sentence where no framework has a kind of device here, else an empty string."""
     # Asking a framework for its devices may start it on them: ask only where none before has one.
-    if not adapters or any(kind in _names(adapter) for adapter in adapters):
+    if not adapters or any(kind in device_words(adapter) for adapter in adapters):
         return ""
     return f"there is no device {str(device_type)!r} here: {'; '.join(map(_present, adapters))}"
 
 
-def _names(adapter: Adapter) -> Mapping[str, str]:
+def device_words(adapter: Adapter) -> Mapping[str, str]:
     """Return a framework's word for each kind of device that is here."""
     return (
         adapter.device_names()
@@ -96,7 +96,7 @@ def _names(adapter: Adapter) -> Mapping[str, str]:
 
 
 def _present(adapter: Adapter) -> str:
-    return f"{adapter.framework} has {', '.join(_names(adapter).values())}"
+    return f"{adapter.framework} has {', '.join(device_words(adapter).values())}"
 
 
 def _knows(adapter: Adapter, device: object) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from unamp.adapter import DEVICES, Adapter, How, NamesDevices, registry
+from unamp.adapter import DEVICES, Adapter, How, registry
 from unamp.adapter.registered import how
+from unamp.devices import device_words
 from unamp.errors import unknown
 from unamp.policy import Decision, Policy, Rule
 from unamp.presets import preset, preset_versions, with_version, without_version
@@ -192,9 +193,7 @@ def _on_top(policy: Policy, arguments: Mapping[str, Any]) -> Policy:
 
 
 def _stated(policy: Policy, adapter: Adapter, device: str) -> Policy:
-    named = (
-        adapter.device_names().get(device, device) if isinstance(adapter, NamesDevices) else device
-    )
+    named = device_words(adapter).get(device, device)
     return policy.delegated(adapter.framework, named) or Policy(
         policy.level, policy.dtype, enabled=False
     )
