@@ -156,7 +156,7 @@ def fields(
     where: str, value: object, known: Collection[str], needed: Collection[str]
 ) -> dict[str, Any]:
     """Return an object that has all the needed fields, and none but the known ones."""
-    found: dict[str, Any] = expect(where, value, dict, "an object")
+    found = expect(where, value, dict, "an object")
     if unknown := sorted(found.keys() - set(known)):
         raise BadJSON(f"{where}: unknown field {unknown[0][:_SHOWN]!r}")
     if missing := [name for name in needed if name not in found]:
@@ -166,8 +166,7 @@ def fields(
 
 def text(where: str, value: object) -> str:
     """Return a text."""
-    found: str = expect(where, value, str, "text")
-    return found
+    return expect(where, value, str, "text")
 
 
 def plain_text(where: str, value: object) -> str:
@@ -188,16 +187,14 @@ def low_dtype(where: str, value: object) -> str:
 
 def whole(where: str, value: object) -> int:
     """Return a whole number that counts something."""
-    found: int = expect(where, value, int, "a whole number")
-    if found < 0:
+    if (found := expect(where, value, int, "a whole number")) < 0:
         raise BadJSON(f"{where}: must not be negative")
     return found
 
 
 def number(where: str, value: object) -> float:
     """Return a number."""
-    found: float = expect(where, value, (int, float), "a number")
-    return found
+    return expect(where, value, (int, float), "a number")
 
 
 def each(read: Reader[T]) -> Reader[tuple[T, ...]]:

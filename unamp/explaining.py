@@ -144,13 +144,11 @@ class Change(NamedTuple):
     """An operation whose rule changes from one policy to another.
 
     Attributes:
-        under: the policy that the operation ran under, or that is changed.
         op: the operation.
         before, after: both decisions.
         times: how often it ran; None where nothing was traced.
     """
 
-    under: Policy
     op: str
     before: Decision
     after: Decision
@@ -176,7 +174,7 @@ def changes(
         TypeError, ValueError: as `differences`, and for bad arguments; see `Policy`.
     """
     return [
-        Change(policy, op, *decisions, None if ran is None else ran[policy, op])
+        Change(op, *decisions, None if ran is None else ran[policy, op])
         for policy in bases
         for op, decisions in differences(_on_top(policy, before), _on_top(policy, after)).items()
         if ran is None or (policy, op) in ran

@@ -233,9 +233,8 @@ class Policy:
         said = {name: value for name, value, usual in fields[2:] if value != usual}
         said |= {name: words(said[name]) for name in ("allow", "deny") if name in said}
         if self._denies_everything:
-            said = {
-                name: value for name, value in said.items() if name not in ("deny", "preset")
-            } | {"deny": EVERYTHING}
+            del said["preset"]
+            said["deny"] = EVERYTHING
         return said
 
     def stated(self) -> dict[str, Any]:

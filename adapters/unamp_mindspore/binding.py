@@ -32,7 +32,7 @@ from mindspore.ops.function.grad import grad_func
 from mindspore.ops.primitive import Primitive
 
 from unamp._function_types import Function
-from unamp.adapter.layers import RulesInForce, region_of
+from unamp.adapter.layers import REGION, LayerRegion, RulesInForce
 from unamp.adapter.plans import ban_message, is_listed
 from unamp.adapter.replacing import Replacement
 from unamp.adapter.wrapping import derived_class
@@ -537,7 +537,7 @@ def policy_of_cell(cell: nn.Cell, around: Policy | None) -> tuple[Policy | None,
     then the rule of the layer.
     """
     policy = around
-    region = region_of(cell)
+    region: LayerRegion | None = vars(cell).get(REGION)
     if region is not None:
         if region.result is not None:
             raise NotExpressible(

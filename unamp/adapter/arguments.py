@@ -71,14 +71,7 @@ def mapped(
 
 def within(value: object, kinds: type[T] | tuple[type[T], ...]) -> Iterator[T]:
     """Give the objects of some classes in a value, also inside tuples, lists and dictionaries."""
-    if isinstance(value, kinds):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from within(item, kinds)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from within(item, kinds)
+    return (each for each in leaves(value) if isinstance(each, kinds))
 
 
 def leaves(value: object) -> Iterator[Any]:

@@ -83,10 +83,8 @@ def read_gaps(package: str) -> tuple[Gap, ...]:
 def _as(wanted: object, value: Any) -> Any:
     """Return a value of a TOML file as a field's type wants it."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
-    if origin is frozenset:
-        return frozenset(value)
-    if origin is tuple:
-        return tuple(value)
+    if origin in (frozenset, tuple):
+        return origin(value)
     if origin is Mapping:
         return {key: _as(arguments[1], item) for key, item in value.items()}
     return value

@@ -170,10 +170,7 @@ class Keeper:
     def __init__(self, folder: Path, limit: int) -> None:
         import importlib.util
 
-        if (
-            importlib.util.find_spec("safetensors") is None
-            or importlib.util.find_spec("ml_dtypes") is None
-        ):
+        if None in map(importlib.util.find_spec, ("safetensors", "ml_dtypes")):
             raise ModuleNotFoundError(
                 "to keep inputs takes safetensors and ml_dtypes; pip install 'unamp[replay]'"
             )

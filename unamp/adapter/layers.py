@@ -106,7 +106,10 @@ class LateRules(Protocol):
 
 
 class LateNetwork(Protocol):
-    """A network whose layers have names only while it runs; one object for each network."""
+    """A network whose layers have names only while it runs; one object for each network.
+
+    The optional method ``late_network(value)`` of an adapter returns it; None for another value.
+    """
 
     @property
     def name(self) -> str:
@@ -125,13 +128,6 @@ class LateNetwork(Protocol):
 
         The rules are checked after a call.
         """
-
-
-class HasLateNetworks(Protocol):
-    """An optional part of an `unamp.adapter.Adapter`, for networks that may be functions."""
-
-    def late_network(self, value: object) -> LateNetwork | None:
-        """Return a value as a network whose layers have names only while it runs; else None."""
 
 
 class RulesInForce:
@@ -211,12 +207,6 @@ def excluded_layers(
     return {id(each) for each in excluded if isinstance(each, kind)}, tuple(
         each for each in excluded if isinstance(each, type)
     )
-
-
-def region_of(layer: object) -> LayerRegion | None:
-    """Return the region of a layer's rule; None where it has no rule."""
-    found: LayerRegion | None = vars(layer).get(REGION)
-    return found
 
 
 def put_by_class(

@@ -71,25 +71,17 @@ class Values(NamedTuple):
         nonfinite = sum(
             len(numbers) - int(each.sum()) for numbers, each in zip(results, finite, strict=True)
         )
-        places = (
-            [n * count // SAMPLE for n in range(SAMPLE)] if count > SAMPLE else list(range(count))
-        )
-        sample = tuple(map(float, first[places].tolist()))
-        if len(kept) == 0:
-            return cls(
-                tuple(shape),
-                nonfinite,
-                0.0,
-                0.0,
-                0.0,
-                sample,
-                tuple(Underflow(low, 0.0, 0.0) for low in LOW_DTYPES),
-            )
+        size = min(count, SAMPLE)
+        sample = first[[n * count // size for n in range(size)]].tolist()
         magnitudes = abs(kept)
-        underflow = tuple(_underflow(PRECISIONS[low], magnitudes, count) for low in LOW_DTYPES)
-        largest = float(magnitudes.max())
         return cls(
-            tuple(shape), nonfinite, largest, float(kept.mean()), _norm(kept), sample, underflow
+            tuple(shape),
+            nonfinite,
+            float(magnitudes.max()) if len(kept) else 0.0,
+            float(kept.mean()) if len(kept) else 0.0,
+            _norm(kept),
+            tuple(map(float, sample)),
+            tuple(_underflow(PRECISIONS[low], magnitudes, max(count, 1)) for low in LOW_DTYPES),
         )
 
     def underflow_in(self, dtype: str) -> Underflow | None:
