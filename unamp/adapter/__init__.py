@@ -11,7 +11,8 @@ tools, to be used where they fit:
   decisions are read
 - `tensor_kinds`: the kinds of tensor that are not one dense array: sparse, ragged, nested, ...
 - `hooks`: the table of a framework's private names, and the check of them before they are used
-- `plain_ways`: the ways that are Python's alone, for every framework: decorators, another thread
+- `plain_ways`: the ways that are Python's alone, for every framework: decorators, another thread;
+  and the two places of a way's region
 - `registry`: how adapters are found, checked and loaded
 - `versions`: the versions of a framework that an adapter works with
 - `machine`: the processor, and the environment variables that change what frameworks use of it

@@ -6,7 +6,7 @@ the statistics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,12 +16,9 @@ from jax import export, lax
 from jax.sharding import Mesh, PartitionSpec
 
 from unamp._function_types import Function
-from unamp.adapter import OpenRegion, Way
-from unamp.adapter.plain_ways import coroutine, decorated, generator, in_a_thread, inside
+from unamp.adapter import Way
+from unamp.adapter.plain_ways import Runs, both, coroutine, decorated, generator, in_a_thread
 from unamp_jax.conformance.layers import Statistic
-
-#: Runs a function on arrays in one way, without a region.
-Runs = Callable[[Function, Sequence[Any]], Any]
 
 
 def _apart(function: Function, inputs: Sequence[Any]) -> tuple[Function, list[Any]]:
@@ -40,7 +37,7 @@ def _apart(function: Function, inputs: Sequence[Any]) -> tuple[Function, list[An
 
 
 def _both(name: str, kind: str, runs: Runs, *, dear: bool = True, **promised: Any) -> Iterator[Way]:
-    """Yield two ways: the region inside the function, and around the whole.
+    """Return two ways: the region inside the function, and around the whole.
 
     Args:
         name: the common part of their names.
@@ -49,16 +46,9 @@ def _both(name: str, kind: str, runs: Runs, *, dear: bool = True, **promised: An
         dear: whether they take long, as do all whose programs XLA compiles whole.
         **promised: the other fields of the ways.
     """
-
-    def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        return runs(*_apart(inside(function, region), inputs))
-
-    def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        with region():
-            return runs(*_apart(function, inputs))
-
-    yield Way(f"{name}, region inside", kind, run_inside, dear=dear, **promised)
-    yield Way(f"{name}, region around", kind, run_around, dear=dear, **promised)
+    return both(
+        name, kind, lambda function, inputs: runs(*_apart(function, inputs)), dear=dear, **promised
+    )
 
 
 def _jit(function: Function, arrays: Sequence[Any]) -> Any:

@@ -9,7 +9,8 @@ import paddle
 
 from unamp._function_types import Function
 from unamp.adapter import Way
-from unamp_paddle.conformance.ways.opening import Runs, both, called, written
+from unamp.adapter.plain_ways import Runs
+from unamp_paddle.conformance.ways.opening import both, called, written
 
 
 def _cond(function: Function, inputs: Sequence[Any]) -> Any:

@@ -11,7 +11,15 @@ import paddle
 
 from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
-from unamp_paddle.conformance.ways.opening import Runs, both, called, holding, written
+from unamp.adapter.plain_ways import Runs
+from unamp_paddle.conformance.ways.opening import (
+    both,
+    called,
+    holding,
+    inside,
+    made_before,
+    written,
+)
 
 
 def ways() -> Iterator[Way]:
@@ -19,7 +27,7 @@ def ways() -> Iterator[Way]:
     for name, full_graph in (("AST", True), ("SOT", False)):
         # SOT would simulate the suite's code that makes regions. Gradients are only equal within a
         # bound: a program adds them up in its own order.
-        made: dict[str, Any] = {"made_inside": full_graph, "equal": "bound"}
+        made: dict[str, Any] = {"opens": inside if full_graph else made_before, "equal": "bound"}
         yield from both(f"to_static {name}", "compiled", _compiling(full_graph=full_graph), **made)
         yield from both(
             f"to_static {name}, a layer",

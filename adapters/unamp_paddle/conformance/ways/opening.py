@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import linecache
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 from unittest.mock import patch
@@ -13,11 +14,7 @@ from unittest.mock import patch
 import paddle
 
 from unamp._function_types import Function
-from unamp.adapter import OpenRegion, Way
-
-#: Runs a function on some inputs in a way that knows of no region.
-Runs = Callable[[Function, Sequence[Any]], Any]
-
+from unamp.adapter import OpenRegion, plain_ways
 
 _numbers = count()
 
@@ -50,6 +47,16 @@ def inside(function: Function, region: OpenRegion) -> Function:
     return written(source, function, function=function, region=region)
 
 
+def made_before(function: Function, region: OpenRegion) -> Function:
+    """Return a function like `inside`, which opens a region that is made already."""
+    made = region()
+    return inside(function, lambda: made)
+
+
+#: `unamp.adapter.plain_ways.both`, with a function that Paddle's compilers can read.
+both = partial(plain_ways.both, opens=inside)
+
+
 def holding(function: Function) -> Any:
     """Return a layer without parameters whose forward calls a function."""
     source = "def made(self, {arguments}):\n    return self.function({arguments})\n"
@@ -77,31 +84,3 @@ def called(compiled: Function, inputs: Sequence[Any]) -> Any:
         gc.collect()  # while the program is alive
         # SOT collects garbage for each function: those collections need not look at what is left.
         gc.freeze()
-
-
-def both(
-    name: str, kind: str, runs: Runs, *, made_inside: bool = True, **promised: Any
-) -> Iterator[Way]:
-    """Yield two ways: the region inside the function, and around the whole.
-
-    Args:
-        name: the beginning of their names.
-        kind: their kind.
-        runs: runs a function.
-        made_inside: whether the function inside also makes its region; False for compilers that
-            would simulate the suite's code that makes it.
-        promised: further fields of both.
-    """
-
-    def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        if made_inside:
-            return runs(inside(function, region), inputs)
-        opened = region()
-        return runs(inside(function, lambda: opened), inputs)
-
-    def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        with region():
-            return runs(function, inputs)
-
-    yield Way(f"{name}, region inside", kind, run_inside, **promised)
-    yield Way(f"{name}, region around", kind, run_around, **promised)

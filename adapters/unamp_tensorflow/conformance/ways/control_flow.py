@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from unamp._function_types import Function
 from unamp.adapter import Way
-from unamp_tensorflow.conformance.ways.opening import Runs, both, of_tensors
+from unamp.adapter.plain_ways import Runs, both
+from unamp_tensorflow.conformance.ways.opening import of_tensors
 
 
 def _traced(runs: Runs) -> Runs:

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from unamp._function_types import Function
 from unamp.adapter import Way
+from unamp.adapter.plain_ways import both
 from unamp_tensorflow.conformance.ways.opening import (
     ValueAndGrads,
-    both,
     both_gradients,
     floating,
     of_tensors,

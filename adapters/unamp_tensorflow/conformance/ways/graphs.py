@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
+from unamp.adapter.plain_ways import both
 from unamp_tensorflow.conformance.ways.opening import (
     ValueAndGrads,
-    both,
     both_gradients,
     of_tensors,
     value_and_gradients,

@@ -1,4 +1,4 @@
-"""The place of a way's region, inside the function or around the whole call, and its inputs."""
+"""The inputs of ways, and ways that differentiate."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from unamp._function_types import Function
-from unamp.adapter import OpenRegion, Way
-from unamp.adapter.plain_ways import inside
-
-#: Runs a function on some inputs in a way that knows of no region.
-Runs = Callable[[Function, Sequence[Any]], Any]
+from unamp.adapter import Way
+from unamp.adapter.plain_ways import placed
 
 #: A value, and its gradients for the inputs in some places; None for an input that it does not
 #: depend on.
@@ -20,30 +17,12 @@ ValueAndGrads = tuple[Any, Sequence[Any]]
 Differentiates = Callable[[Function, Sequence[Any], Sequence[int]], ValueAndGrads]
 
 
-def both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
-    """Yield two ways: the region inside the function, and around the whole."""
-    for where, run in _opened(runs):
-        yield Way(f"{name}, region {where}", kind, run, **promised)
-
-
 def both_gradients(
     name: str, kind: str, differentiates: Differentiates, **promised: Any
 ) -> Iterator[Way]:
     """Yield two ways of differentiating: the region inside the function, and around the whole."""
-    for where, run in _opened(differentiates):
+    for where, run in placed(differentiates):
         yield Way(f"{name}, region {where}", kind, value_and_grad=run, **promised)
-
-
-def _opened(runs: Callable[..., Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
-    def run_inside(function: Function, region: OpenRegion, *given: Any) -> Any:
-        return runs(inside(function, region), *given)
-
-    def run_around(function: Function, region: OpenRegion, *given: Any) -> Any:
-        with region():
-            return runs(function, *given)
-
-    yield "inside", run_inside
-    yield "around", run_around
 
 
 def floating(inputs: Sequence[Any]) -> tuple[int, ...]:

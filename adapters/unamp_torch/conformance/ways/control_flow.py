@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,8 @@ from torch._higher_order_ops.map import map as map_over
 
 from unamp._function_types import Function
 from unamp.adapter import Way
-from unamp_torch.conformance.ways.opening import Holding, both
-
-Runs = Callable[[Function, Sequence[Any]], Any]
+from unamp.adapter.plain_ways import Runs, both
+from unamp_torch.conformance.ways.opening import Holding
 
 
 def _afresh(runs: Runs, function: Function, inputs: Sequence[Any]) -> Any:

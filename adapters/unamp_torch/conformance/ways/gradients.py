@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
-from unamp.adapter.plain_ways import inside
-from unamp_torch.conformance.ways.opening import Weighed, both, floating, with_leaves
+from unamp.adapter.plain_ways import both, inside
+from unamp_torch.conformance.ways.opening import Weighed, floating, with_leaves
 
 
 def _grad(

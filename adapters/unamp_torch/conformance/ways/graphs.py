@@ -18,8 +18,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
-from unamp.adapter.plain_ways import inside
-from unamp_torch.conformance.ways.opening import Holding, both
+from unamp.adapter.plain_ways import both, inside
+from unamp_torch.conformance.ways.opening import Holding
 
 _NO_COMPILER = "" if shutil.which("c++") else "inductor needs a C++ compiler, and there is none"
 _NO_ONNX = ", ".join(name for name in ("onnx", "onnxscript") if not find_spec(name))

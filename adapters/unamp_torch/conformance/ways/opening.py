@@ -1,18 +1,13 @@
-"""The two places of a way's region: inside the function that is run, or around the whole."""
+"""The modules that ways run, and the inputs of ways."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
 from unamp._function_types import Function
-from unamp.adapter import OpenRegion, Way
-from unamp.adapter.plain_ways import inside
-
-#: Runs a function on some inputs in one way, without a region.
-Runs = Callable[[Function, Sequence[Any]], Any]
 
 
 class Holding(nn.Module):
@@ -53,17 +48,3 @@ def with_leaves(inputs: Sequence[Any], places: Sequence[int], leaves: Sequence[A
     """Return the inputs with `leaves` in some places."""
     found = dict(zip(places, leaves, strict=True))
     return [found.get(place, tensor) for place, tensor in enumerate(inputs)]
-
-
-def both(name: str, kind: str, runs: Runs, **promised: Any) -> Iterator[Way]:
-    """Yield two ways: the region inside the function, and around the whole."""
-
-    def run_inside(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        return runs(inside(function, region), inputs)
-
-    def run_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        with region():
-            return runs(function, inputs)
-
-    yield Way(f"{name}, region inside", kind, run_inside, **promised)
-    yield Way(f"{name}, region around", kind, run_around, **promised)
