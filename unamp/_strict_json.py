@@ -34,14 +34,14 @@ def parsed(source: str) -> Any:
         BadJSON: for a text that is no JSON or nested too deeply, for numbers that are not finite or
             too long, and for an object that names a field twice.
     """
-    hooks = {
-        "parse_constant": _no_number,
-        "parse_float": _float,
-        "parse_int": _int,
-        "object_pairs_hook": _without_doubles,
-    }
     try:
-        return json.loads(source, **hooks)  # type: ignore[arg-type]
+        return json.loads(
+            source,
+            parse_constant=_no_number,
+            parse_float=_float,
+            parse_int=_int,
+            object_pairs_hook=_without_doubles,
+        )
     except json.JSONDecodeError as error:
         raise BadJSON(f"not JSON: {error}") from error
     except RecursionError:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from unamp.errors import shortened, unknown
-from unamp.vocabulary import NAMERS, OPERATORS, Operation, vocabulary
+from unamp.vocabulary import OPERATORS, Operation, spelling_of_object, vocabulary
 
 #: The word for every operation.
 EVERYTHING = "*"
@@ -87,7 +87,7 @@ def operation_name(argument: str, entry: object, prefer: str | None = None) -> s
     known = vocabulary()
     if isinstance(entry, str) and (entry in known or _QUALIFIED not in entry):
         return known.resolve(entry, prefer)
-    spelling = next((found for name in NAMERS if (found := name(entry))), None)
+    spelling = spelling_of_object(entry)
     if spelling is None and isinstance(entry, str):
         raise ValueError(_UNREGISTERED.format(shortened(entry)))
     if spelling is None:

@@ -31,7 +31,14 @@ from unamp.errors import NotExpressible, shortened, unknown
 from unamp.lists import EVERYTHING, operation_name
 from unamp.policy import Policy, Rule
 from unamp.regions import Region
-from unamp.vocabulary import NAMERS, OPERATORS, REGISTERED, Operation, vocabulary
+from unamp.vocabulary import (
+    NAMERS,
+    OPERATORS,
+    REGISTERED,
+    Operation,
+    spelling_of_object,
+    vocabulary,
+)
 
 #: The attribute of a function that holds the name of the operation that it is, for adapters whose
 #: compilers run no decorators.
@@ -267,8 +274,7 @@ def _places(function: Function) -> list[tuple[Function, Any, str]]:
 
 def _operator(function: object) -> tuple[str, str] | None:
     """Return the framework that dispatches an operator, and its qualified name; else None."""
-    spelling = next((found for name in NAMERS if (found := name(function))), None)
-    framework, _, operator = (spelling or "").partition(".")
+    framework, _, operator = (spelling_of_object(function) or "").partition(".")
     return (framework, operator) if "::" in operator else None
 
 
@@ -318,8 +324,7 @@ def _check_function(function: object) -> None:
             f"{said} returns a {kind}, which runs when its call is over: no rule could be about "
             "it; register what it calls"
         )
-    known = next((found for name in NAMERS if (found := name(function))), None)
-    if known is not None:
+    if (known := spelling_of_object(function)) is not None:
         raise ValueError(f"{said} is the operation {known!r} already")
 
 

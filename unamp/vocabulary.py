@@ -36,6 +36,12 @@ _INSIDE = ("", "Tensor.", "ops.aten.")
 #: vocabulary must not import adapters.
 NAMERS: list[Callable[[object], str | None]] = []
 
+
+def spelling_of_object(value: object) -> str | None:
+    """Return a spelling from the first of `NAMERS` that knows an object; None where none does."""
+    return next((spelling for name in NAMERS if (spelling := name(value))), None)
+
+
 #: The usual short names of imported packages, each with its framework and the path inside that.
 _HEADS = {
     "tf": ("tensorflow", ""),

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from unamp._function_types import Function
 from unamp.vocabulary import vocabulary
@@ -152,14 +152,9 @@ class Programs(NamedTuple):
     cpu: Sequence[Computed] | None
 
 
-Read = Callable[
-    [Function, "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"],
-    Programs,
-]
-Run = Callable[
-    [Function, "Sequence[np.ndarray]", "Sequence[np.ndarray]", "Sequence[np.ndarray]"],
-    object,
-]
+Arrays: TypeAlias = "Sequence[np.ndarray]"
+Read = Callable[[Function, Arrays, Arrays, Arrays], Programs]
+Run = Callable[[Function, Arrays, Arrays, Arrays], object]
 
 
 @dataclass(frozen=True)

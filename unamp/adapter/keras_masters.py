@@ -177,16 +177,13 @@ class MasterWeights(_Optimizer):  # type: ignore[misc] # Keras comes without typ
             masters = [
                 self._unamp_made(each, originals.get(self._var_key(each))) for each in parameters
             ]
+            pairs = list(zip(parameters, masters, strict=True))
             # In `vars`, past Keras's tracking: they are tracked where they were made.
-            self.__dict__["_unamp_parameters"] = parameters
-            self.__dict__["_unamp_masters"] = {
-                self._var_key(each): master
-                for each, master in zip(parameters, masters, strict=True)
-            }
-            self.__dict__["_unamp_of_master"] = {
-                self._var_key(master): each
-                for each, master in zip(parameters, masters, strict=True)
-            }
+            self.__dict__.update(
+                _unamp_parameters=parameters,
+                _unamp_masters={self._var_key(each): master for each, master in pairs},
+                _unamp_of_master={self._var_key(master): each for each, master in pairs},
+            )
             super().build(masters)
 
     def apply(

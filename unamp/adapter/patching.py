@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from unamp._forking import at_fork
+from unamp.adapter.spellings import at_path
 from unamp.errors import FrameworkNotSupported
 
 
@@ -156,9 +157,7 @@ def find(module: str, path: str, *, importing: bool = False) -> Any:
         value: Any = importlib.import_module(module) if importing else sys.modules.get(module)
     except ImportError:
         return None
-    for part in path.split("."):
-        value = getattr(value, part, None)
-    return value
+    return at_path(value, path)
 
 
 def missing(framework: str, version: str, what: str) -> FrameworkNotSupported:
