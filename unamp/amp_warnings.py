@@ -34,17 +34,8 @@ if TYPE_CHECKING:
 SLOW = 3.0
 
 #: Frameworks, with an adapter or not, that the warning of a region without effect may name.
-_FRAMEWORKS = (
-    "torch",
-    "paddle",
-    "mindspore",
-    "tensorflow",
-    "jax",
-    "mlx",
-    "mxnet",
-    "tinygrad",
-    "oneflow",
-    "jittor",
+_FRAMEWORKS = tuple(
+    "torch paddle mindspore tensorflow jax mlx mxnet tinygrad oneflow jittor".split()
 )
 
 _lock = threading.Lock()

@@ -376,17 +376,7 @@ class Policy:
 #: The preset without lists.
 _EMPTY: PresetName = "none"
 
-_ARGUMENTS = (
-    "level",
-    "dtype",
-    "allow",
-    "deny",
-    "preset",
-    "enabled",
-    "promote",
-    "widen_results",
-    "cache",
-)
+_ARGUMENTS = tuple("level dtype allow deny preset enabled promote widen_results cache".split())
 
 
 #: The changes of rules in float32: nothing is cast down, and a ban is void, since float32 has the

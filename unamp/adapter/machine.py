@@ -11,45 +11,17 @@ from unamp.adapter.contract import Adapter, Fact
 
 #: The instruction sets that frameworks have kernels for, as Linux spells them in /proc/cpuinfo:
 #: those of x86, then of Arm.
-INSTRUCTION_SETS = (
-    "sse4_1",
-    "sse4_2",
-    "avx",
-    "f16c",
-    "fma",
-    "avx2",
-    "avx_vnni",
-    "avx512f",
-    "avx512bw",
-    "avx512_vnni",
-    "avx512_bf16",
-    "avx512_fp16",
-    "amx_tile",
-    "amx_int8",
-    "amx_bf16",
-    "amx_fp16",
-    "asimd",
-    "fphp",
-    "asimdhp",
-    "bf16",
-    "i8mm",
-    "sve",
-    "sve2",
+INSTRUCTION_SETS = tuple(
+    (
+        "sse4_1 sse4_2 avx f16c fma avx2 avx_vnni avx512f avx512bw avx512_vnni avx512_bf16 "
+        "avx512_fp16 amx_tile amx_int8 amx_bf16 amx_fp16 "
+        "asimd fphp asimdhp bf16 i8mm sve sve2"
+    ).split()
 )
 
 #: The beginnings of names of environment variables that choose among a framework's kernels, or set
 #: the number of threads.
-_PREFIXES = (
-    "ATEN_",
-    "DNNL_",
-    "KMP_",
-    "MKL_",
-    "OMP_",
-    "ONEDNN_",
-    "OPENBLAS_",
-    "TF_ENABLE_ONEDNN",
-    "TF_NUM_",
-)
+_PREFIXES = tuple("ATEN_ DNNL_ KMP_ MKL_ OMP_ ONEDNN_ OPENBLAS_ TF_ENABLE_ONEDNN TF_NUM_".split())
 
 _CPUINFO = Path("/proc/cpuinfo")  # only Linux tells names and instruction sets this way
 
