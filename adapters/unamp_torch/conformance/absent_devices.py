@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from unamp.adapter.absent_devices import (
@@ -33,6 +32,8 @@ from unamp.adapter.absent_devices import (
 )
 from unamp_torch.conformance import fake_gradients, joint_graphs, second_device
 from unamp_torch.devices import accelerator
+from unamp_torch.numbers import floating
+from unamp_torch.state import LOW, dtype_name
 
 #: The operations of kernels that have another name.
 _KERNELS = {
@@ -112,37 +113,24 @@ def _read(
     device: str,
     function: Callable[..., Any],
     leaves: Sequence[np.ndarray],
-    others: Sequence[np.ndarray],
-    buffers: Sequence[np.ndarray],
+    *others: Sequence[np.ndarray],
 ) -> Programs:
-    with _tensors(device, leaves, others, buffers) as made, _Kernels() as kernels:
+    with _tensors(device, leaves, *others) as made, _Kernels() as kernels:
         result = function(*made)
         if leaves:
             fake_gradients.gradients([result], made[0], [torch.ones_like(result)], places=_places)
     return Programs(kernels.found, None)
 
 
-def _run(
-    device: str,
-    function: Callable[..., Any],
-    leaves: Sequence[np.ndarray],
-    others: Sequence[np.ndarray],
-    buffers: Sequence[np.ndarray],
-) -> None:
+def _run(device: str, function: Callable[..., Any], *arrays: Sequence[np.ndarray]) -> None:
     """Run a function without its backward pass."""
-    with _tensors(device, leaves, others, buffers) as made:
+    with _tensors(device, *arrays) as made:
         function(*made)
 
 
-def _trace(
-    device: str,
-    function: Callable[..., Any],
-    leaves: Sequence[np.ndarray],
-    others: Sequence[np.ndarray],
-    buffers: Sequence[np.ndarray],
-) -> Programs:
+def _trace(device: str, function: Callable[..., Any], *arrays: Sequence[np.ndarray]) -> Programs:
     """Read the joint graph that AOTAutograd traces."""
-    with _tensors(device, leaves, others, buffers) as made:
+    with _tensors(device, *arrays) as made:
         graph = joint_graphs.joint_graph(function, made, _places)
         with torch.no_grad(), _Kernels() as kernels:
             joint_graphs.run(graph, _places)
@@ -175,7 +163,7 @@ class _Kernels(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         place, backward = _places.current, _places.backward
-        given, made = _floating((args, kwargs)), _floating(result)
+        given, made = floating((args, kwargs)), floating(result)
         taken = [(self._made.get(tensor), (_name(tensor),), place) for tensor in given]
         entered = frozenset().union(*(entering(*each) for each in taken))
         self.found += (result for each in taken if not backward for result in result_of(*each))
@@ -203,7 +191,7 @@ class _Kernels(TorchDispatchMode):
                 )
             )
         for tensor in made:
-            narrowed = narrows and tensor.dtype in (torch.float16, torch.bfloat16)
+            narrowed = narrows and tensor.dtype in LOW
             if narrowed:
                 low = (_name(tensor),)
                 self.found.append(Computed(place, backward, name, "elementwise", low, low, carried))
@@ -230,14 +218,8 @@ def _operands(kind: Kind, given: list[Tensor]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(_name, looked_at)))
 
 
-def _floating(value: Any) -> list[Tensor]:
-    return [
-        leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor) and leaf.is_floating_point()
-    ]
-
-
 def _name(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    return dtype_name(tensor.dtype)
 
 
 def _kind(kernel: str) -> Kind | None:

@@ -26,6 +26,7 @@ from unamp_torch.conformance.layered import layered
 from unamp_torch.conformance.tensor_kinds import tensor_kinds
 from unamp_torch.conformance.ways import ways
 from unamp_torch.devices import accelerator, device_type
+from unamp_torch.state import dtype_name
 
 #: The functions that PyTorch computes with oneMKL's vector functions on a CPU.
 _VECTORISED = (
@@ -134,7 +135,7 @@ class TorchOperations(NamedOperations):
 
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""
-        return str(tensor.dtype).removeprefix("torch.")
+        return dtype_name(tensor.dtype)
 
     def ways(self) -> tuple[Way, ...]:
         """Return the ways in which PyTorch runs a function."""
@@ -183,21 +184,17 @@ def _pad(mode: str) -> Callable[..., Tensor]:
     return pad
 
 
-def _weights(weights: Sequence[Tensor]) -> list[Tensor]:
-    return list(weights)
-
-
 def _lstm(input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run one layer, time first: ``weights`` are w_ih, w_hh, b_ih, b_hh."""
-    return _VF.lstm(input, (h0, c0), _weights(weights), True, 1, 0.0, True, False, False)
+    return _VF.lstm(input, (h0, c0), list(weights), True, 1, 0.0, True, False, False)
 
 
 def _gru(input: Tensor, h0: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
-    return _VF.gru(input, h0, _weights(weights), True, 1, 0.0, True, False, False)
+    return _VF.gru(input, h0, list(weights), True, 1, 0.0, True, False, False)
 
 
 def _rnn(input: Tensor, h0: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
-    return _VF.rnn_tanh(input, h0, _weights(weights), True, 1, 0.0, True, False, False)
+    return _VF.rnn_tanh(input, h0, list(weights), True, 1, 0.0, True, False, False)
 
 
 def _lstm_cell(input: Tensor, h0: Tensor, c0: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -241,21 +238,6 @@ def _index(input: Tensor, *indices: Tensor) -> Tensor:
 
 def _index_put(input: Tensor, index: Tensor, values: Tensor) -> Tensor:
     return torch.index_put(input, (index,), values)
-
-
-def _slice(input: Tensor, dim: int, start: int, end: int) -> Tensor:
-    result: Tensor = torch.ops.aten.slice(input, dim, start, end)
-    return result
-
-
-def _solve_triangular(input: Tensor, other: Tensor, *, upper: bool) -> Tensor:
-    result: Tensor = torch.linalg.solve_triangular(input, other, upper=upper)
-    return result
-
-
-def _lu_solve(lu: Tensor, pivots: Tensor, other: Tensor) -> Tensor:
-    result: Tensor = torch.linalg.lu_solve(lu, pivots, other)
-    return result
 
 
 def _grid_sample(input: Tensor, grid: Tensor) -> Tensor:
@@ -348,32 +330,28 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "bessel_k1e": torch.special.scaled_modified_bessel_k1,
     "cast": lambda input, dtype: input.to(getattr(torch, dtype)),
     "circular_pad": _pad("circular"),
-    "cpu": torch.Tensor.cpu,
     "convolution": lambda input, weight, bias: torch.convolution(
         input, weight, bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1
     ),
     "dirichlet": torch._sample_dirichlet,
     "exponential": lambda input: torch.ops.aten.exponential(input, 1.0),
-    "expand": torch.Tensor.expand,
     "fft_c2c": lambda input: torch._fft_c2c(input, [0], 0, True),
     "fft_c2r": lambda input, n: torch._fft_c2r(input, [1], 0, n),
     "fft_r2c": lambda input: torch._fft_r2c(input, [1], 0, True),
     "fractional_max_pool2d": partial(_fractional_max_pool, F.fractional_max_pool2d),
     "fractional_max_pool3d": partial(_fractional_max_pool, F.fractional_max_pool3d),
-    "frobenius_norm": lambda input, dim: torch.ops.aten.frobenius_norm(input, dim),
+    "frobenius_norm": torch.ops.aten.frobenius_norm,
     "gamma": torch._standard_gamma,
     "grid_sample": _grid_sample,
     "gru": _gru,
-    "identity": lambda input: torch.ops.aten.alias(input),
+    "identity": torch.ops.aten.alias,
     "index": _index,
     "index_put": _index_put,
-    "linalg_solve_triangular": _solve_triangular,
     "log_sigmoid": F.logsigmoid,
     "lstm": _lstm,
     "lstm_cell": _lstm_cell,
-    "lu_solve": _lu_solve,
+    "lu_solve": torch.linalg.lu_solve,
     "multi_head_attention": _multi_head_attention,
-    "norm": torch.norm,
     "nuclear_norm": torch.ops.aten.nuclear_norm,
     "pad_sequence": lambda *sequences: torch.ops.aten.pad_sequence(list(sequences)),
     "reflection_pad1d": _pad("reflect"),
@@ -386,13 +364,12 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "rnn_cell": torch.rnn_tanh_cell,
     "segment_pool": _segment_pool,
     "shape": torch._shape_as_tensor,
-    "slice": _slice,
+    "slice": torch.ops.aten.slice,
     "tensor_unfold": torch.Tensor.unfold,
     "transformer_decoder_layer": _decoder_layer,
     "transformer_encoder_layer": _encoder_layer,
     "trilinear": lambda a, b, c: torch._trilinear(a, b, c, [], [], [], [0]),
     "uniform": lambda input: torch.ops.aten.uniform(input, 0.0, 1.0),
-    "unique": torch.unique,
     "upsample_bicubic2d": _resize("bicubic", align_corners=False),
     "upsample_bilinear2d": _resize("bilinear", align_corners=False),
     "upsample_lanczos2d": lambda input, size: torch.ops.aten._upsample_lanczos2d_aa(

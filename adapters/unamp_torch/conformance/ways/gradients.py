@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -26,10 +27,7 @@ def _grad(
     differentiated = torch.func.grad_and_value(
         function if around else inside(function, region), tuple(places)
     )
-    if around:
-        with region():
-            gradients, value = differentiated(*inputs)
-    else:
+    with region() if around else nullcontext():
         gradients, value = differentiated(*inputs)
     return value, gradients
 
@@ -57,11 +55,9 @@ def _reentrant(
     """Checkpoint with `backward`, as reentrant checkpointing refuses `torch.autograd.grad`."""
     leaves = [inputs[place].detach().requires_grad_() for place in places]
     given = with_leaves(inputs, places, leaves)
-    if around:
-        with region():
-            value = checkpoint(function, *given, use_reentrant=True)
-    else:
-        value = checkpoint(inside(function, region), *given, use_reentrant=True)
+    called = function if around else inside(function, region)
+    with region() if around else nullcontext():
+        value = checkpoint(called, *given, use_reentrant=True)
     value.backward()
     return value.detach(), [leaf.grad for leaf in leaves]
 
@@ -91,30 +87,17 @@ def _recomputed(function: Function, inputs: Sequence[Any]) -> Any:
     return checkpoint(function, *inputs, use_reentrant=False)
 
 
+def _both_places(name: str, kind: str, runs: Function, **promised: Any) -> Iterator[Way]:
+    """Yield two ways that compute gradients themselves: the region inside, and around the whole."""
+    for where in ("inside", "around"):
+        run = partial(runs, around=where == "around")
+        yield Way(f"{name}, region {where}", kind, value_and_grad=run, **promised)
+
+
 WAYS = (
     *both("checkpoint", "recomputed", _recomputed),
-    Way(
-        "checkpoint, reentrant, region inside",
-        "recomputed",
-        value_and_grad=partial(_reentrant, around=False),
-    ),
-    Way(
-        "checkpoint, reentrant, region around",
-        "recomputed",
-        value_and_grad=partial(_reentrant, around=True),
-    ),
-    Way(
-        "func.grad, region inside",
-        "transformed",
-        value_and_grad=partial(_grad, around=False),
-        equal="bound",
-    ),
-    Way(
-        "func.grad, region around",
-        "transformed",
-        value_and_grad=partial(_grad, around=True),
-        equal="bound",
-    ),
+    *_both_places("checkpoint, reentrant", "recomputed", _reentrant),
+    *_both_places("func.grad", "transformed", _grad, equal="bound"),
     Way("func.vjp", "transformed", value_and_grad=_vjp, equal="bound"),
     *both(
         "vmap",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,10 @@ def _trained(place: Callable[[nn.Module, str], nn.Module], *, around: bool) -> A
         }
         given = [leaves.get(each, tensor) for each, tensor in enumerate(inputs)]
         device = inputs[0].device.type
+        called = function if around else inside(function, region)
         with _group(device):
-            network = place(
-                Weighed(function if around else inside(function, region), inputs, weights), device
-            )
-            if around:
-                with region():
-                    value = network(*given)
-            else:
+            network = place(Weighed(called, inputs, weights), device)
+            with region() if around else nullcontext():
                 value = network(*given)
             value.backward()
             named = {name.rpartition(".")[2]: p.grad for name, p in network.named_parameters()}
