@@ -66,17 +66,13 @@ def gru(
 ) -> tuple[Tensor, Tensor]:
     """Return the new hidden state, and the tensor that the backward pass needs."""
     dtype = input_gates.dtype
-    given, state, before = (
-        _sum(input_gates, input_bias),
-        _sum(hidden_gates, hidden_bias),
-        hidden.float(),
-    )
+    given, state = _sum(input_gates, input_bias), _sum(hidden_gates, hidden_bias)
+    before = hidden.float()
     (a, b, c), (d, e, f) = given.chunk(3, 1), state.chunk(3, 1)
     reset, update = (a + d).sigmoid(), (b + e).sigmoid()
     new = (c + reset * f).tanh()
-    return (new + update * (before - new)).to(dtype), torch.cat(
-        [reset, update, new, before, f], 1
-    ).to(dtype)
+    kept = torch.cat([reset, update, new, before, f], 1)
+    return (new + update * (before - new)).to(dtype), kept.to(dtype)
 
 
 def gru_backward(

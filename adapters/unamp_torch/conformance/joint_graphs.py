@@ -66,9 +66,7 @@ class _InPlaces(Interpreter):
         self._places = places
 
     def run_node(self, n: Node) -> Any:
-        place, backward = (
-            n.meta.get("custom", {}).get("place", ""),
-            n.meta.get("partitioner_tag") == "is_backward",
-        )
+        place = n.meta.get("custom", {}).get("place", "")
+        backward = n.meta.get("partitioner_tag") == "is_backward"
         with self._places.named(place, backward=backward):
             return super().run_node(n)

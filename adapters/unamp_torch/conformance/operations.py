@@ -16,10 +16,7 @@ from torch import _VF, Tensor
 from torch.nn import functional as F
 
 from unamp.adapter import NamedOperations, Way
-from unamp.adapter.absent_devices import AbsentDevice
-from unamp.adapter.layered_networks import LayeredNetworks
 from unamp.adapter.observing import untraced
-from unamp.adapter.tensor_kinds import TensorKind
 from unamp_torch.conformance import second_device
 from unamp_torch.conformance.absent_devices import absent_devices
 from unamp_torch.conformance.layered import layered
@@ -30,32 +27,17 @@ from unamp_torch.state import dtype_name
 
 #: The functions that PyTorch computes with oneMKL's vector functions on a CPU.
 _VECTORISED = (
-    torch.acos,
-    torch.asin,
-    torch.atan,
-    torch.cos,
-    torch.cosh,
-    torch.erf,
-    torch.erfc,
-    torch.erfinv,
-    torch.exp,
-    torch.expm1,
-    torch.lgamma,
-    torch.log,
-    torch.log10,
-    torch.log1p,
-    torch.log2,
-    torch.sin,
-    torch.sinh,
-    torch.sqrt,
-    torch.tan,
-    torch.tanh,
-    torch.trunc,
-)
+    "acos asin atan cos cosh erf erfc erfinv exp expm1 lgamma log log10 log1p log2 sin sinh sqrt "
+    "tan tanh trunc"
+).split()
 
 
 class TorchOperations(NamedOperations):
     """PyTorch's binding of `unamp.adapter.Operations`."""
+
+    layered = staticmethod(layered)
+    tensor_kinds = staticmethod(tensor_kinds)
+    absent_devices = staticmethod(absent_devices)
 
     def __init__(self) -> None:
         super().__init__("torch", _find)
@@ -68,16 +50,8 @@ class TorchOperations(NamedOperations):
         # digits only, where two threads make it at once (tanh in one process of four, torch 2.13).
         # So the first calls are made here.
         with untraced():
-            for function in _VECTORISED:
-                function(torch.full((1 << 16,), 0.5))
-
-    def layered(self) -> LayeredNetworks:
-        """Return a network with layers, for rules for single layers."""
-        return layered()
-
-    def tensor_kinds(self) -> tuple[TensorKind, ...]:
-        """Return the kinds of tensor that are not one dense array."""
-        return tensor_kinds()
+            for name in _VECTORISED:
+                getattr(torch, name)(torch.full((1 << 16,), 0.5))
 
     def tensor(
         self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False
@@ -128,10 +102,6 @@ class TorchOperations(NamedOperations):
             return False
         second_device.register()
         return True
-
-    def absent_devices(self) -> tuple[AbsentDevice, ...]:
-        """Return the devices that are not here, on which PyTorch has fake tensors."""
-        return absent_devices()
 
     def dtype(self, tensor: Tensor) -> str:
         """Return the name of a tensor's dtype."""
@@ -354,12 +324,8 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "multi_head_attention": _multi_head_attention,
     "nuclear_norm": torch.ops.aten.nuclear_norm,
     "pad_sequence": lambda *sequences: torch.ops.aten.pad_sequence(list(sequences)),
-    "reflection_pad1d": _pad("reflect"),
-    "reflection_pad2d": _pad("reflect"),
-    "reflection_pad3d": _pad("reflect"),
-    "replication_pad1d": _pad("replicate"),
-    "replication_pad2d": _pad("replicate"),
-    "replication_pad3d": _pad("replicate"),
+    **{f"reflection_pad{n}d": _pad("reflect") for n in (1, 2, 3)},
+    **{f"replication_pad{n}d": _pad("replicate") for n in (1, 2, 3)},
     "rnn": _rnn,
     "rnn_cell": torch.rnn_tanh_cell,
     "segment_pool": _segment_pool,
@@ -376,12 +342,8 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
         input, size, False
     ),
     "upsample_linear1d": _resize("linear", align_corners=False),
-    "upsample_nearest1d": _resize("nearest"),
-    "upsample_nearest2d": _resize("nearest"),
-    "upsample_nearest3d": _resize("nearest"),
-    "upsample_nearest_exact1d": _resize("nearest-exact"),
-    "upsample_nearest_exact2d": _resize("nearest-exact"),
-    "upsample_nearest_exact3d": _resize("nearest-exact"),
+    **{f"upsample_nearest{n}d": _resize("nearest") for n in (1, 2, 3)},
+    **{f"upsample_nearest_exact{n}d": _resize("nearest-exact") for n in (1, 2, 3)},
     "upsample_trilinear3d": _resize("trilinear", align_corners=False),
     "view": lambda input, shape: input.view(shape),
     "weight_norm": lambda v, g: torch._weight_norm(v, g, 0),

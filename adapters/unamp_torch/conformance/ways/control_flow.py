@@ -95,24 +95,14 @@ def ways() -> Iterator[Way]:
     )
     convolved = {"conv": dynamic, "conv2d": dynamic, "unet": dynamic}
     recurrent = {"lstm": "it has no gradient of an LSTM in oneDNN"}
-    promised: dict[str, dict[str, Any]] = {
-        "torch.cond": {"upstream": mutating | recurrent},
-        "while_loop": {"equal": "bound"},
-        "scan": {"equal": "bound", "upstream": mutating | recurrent},
-        "map": {"upstream": mutating | recurrent},
-        "cond, exported": {"upstream": convolved | recurrent},
-        "cond, compiled aot_eager": {"upstream": mutating},
+    found: dict[str, tuple[Runs, dict[str, Any]]] = {
+        "torch.cond": (_cond, {"upstream": mutating | recurrent}),
+        "while_loop": (_while_loop, {"equal": "bound"}),
+        "scan": (_scan, {"equal": "bound", "upstream": mutating | recurrent}),
+        "map": (_map, {"upstream": mutating | recurrent}),
+        "associative_scan": (_associative_scan, {}),
+        "cond, exported": (_exported_cond, {"upstream": convolved | recurrent}),
+        "cond, compiled aot_eager": (_compiled_cond, {"upstream": mutating}),
     }
-    found: dict[str, Runs] = {
-        "torch.cond": _cond,
-        "while_loop": _while_loop,
-        "scan": _scan,
-        "map": _map,
-        "associative_scan": _associative_scan,
-        "cond, exported": _exported_cond,
-        "cond, compiled aot_eager": _compiled_cond,
-    }
-    for name, runs in found.items():
-        yield from both(
-            name, "control flow", partial(_afresh, runs), dear=True, **promised.get(name, {})
-        )
+    for name, (runs, promised) in found.items():
+        yield from both(name, "control flow", partial(_afresh, runs), dear=True, **promised)
