@@ -211,12 +211,7 @@ def kernel_of(operator: Operator, own_key: torch._C.DispatchKey) -> Function:
         return _run(operator, own_key, keyset, args, kwargs)
 
     def kernel_without_keyset(*args: Any, **kwargs: Any) -> object:
-        # Without a trace, `_run` is called at once: one call of Python less in each operation.
-        return (
-            kernel(None, *args, **kwargs)
-            if thread.sink is not None
-            else _run(operator, own_key, None, args, kwargs)
-        )
+        return kernel(None, *args, **kwargs)
 
     def kernel_of_a_factory(*args: Any, **kwargs: Any) -> object:
         # No tensor comes in to be cast, but rules would reach the operations that compute it.
@@ -337,9 +332,7 @@ def _pass_on(
     kwargs: Keywords,
 ) -> object:
     """Call an operator for which the plan in force has no action."""
-    if operator.composite and not any(
-        type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)
-    ):
+    if operator.composite and not _has_numbers(operator, args):
         # With our key excluded, its parts would not meet their own rules.
         return operator.overload._handle.redispatch_boxed(keyset & _BELOW, *args, **kwargs)
     set_excluded(own_key, True)
@@ -357,6 +350,11 @@ _BELOW = torch._C._dispatch_keyset_full_after(FEW.key) & torch._C._dispatch_keys
 #: Python's numbers arrive as they are where a tensor is expected; PyTorch's redispatch refuses
 #: them.
 _NUMBERS = frozenset({int, float, bool, complex})
+
+
+def _has_numbers(operator: Operator, args: Sequence[object]) -> bool:
+    """Return whether Python's numbers are among a call's eligible arguments."""
+    return any(type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args))
 
 
 # --- meta tensors ---------------------------------------------------------------------------------
@@ -394,16 +392,13 @@ def _past_autograd(operator: Operator, args: Sequence[Any], kwargs: Keywords) ->
     if operator.composite:
         return operator.overload.decompose(*args, **kwargs)
     lead = _lead(operator, args, kwargs)
-    if lead is not None and any(
-        type(args[i]) in _NUMBERS for i in operator.eligible.positions if i < len(args)
-    ):
+    if lead is not None and _has_numbers(operator, args):
         # Redispatching takes no number where a tensor is expected. A meta tensor without a value
         # does, because only its dtype counts.
         args = [
             torch.scalar_tensor(a, dtype=torch.result_type(lead, a), device=META)
-            if type(a) in _NUMBERS and i in places
+            if type(a) in _NUMBERS and i in operator.eligible.positions
             else a
-            for places in (operator.eligible.positions,)
             for i, a in enumerate(args)
         ]
     return operator.overload._handle.redispatch_boxed(_AUTOGRAD_AND_META, *args, **kwargs)

@@ -45,11 +45,7 @@ _BY_KEYWORD = frozenset({"dim", "dims", "training", "momentum", "reduction"})
 
 def before(operator: Operator, args: Sequence[object], kwargs: Keywords) -> Kept | None:
     """Return the arguments of a call, before it runs; None where no trace keeps calls."""
-    if (
-        traces.keeper is None
-        or traces.waiting
-        or torch._guards.TracingContext.try_get() is not None
-    ):
+    if traces.keeper is None or traces.waiting:
         return None
     return traces.keeper.before(operator.op, lambda: _canonical(operator, args, kwargs), _array)
 

@@ -171,19 +171,17 @@ def _add(library: Library, operator: Operator) -> int:
 
 def compiled_plan(library: Library, plan: Plan) -> object:
     """Return the compiled form of a plan's actions by device; its operators must be installed."""
-    tables, advice = (
-        {device: bytearray(max(_numbers.values(), default=-1) + 1) for device in _DEVICE_NUMBERS},
-        {},
-    )
+    size, advice = max(_numbers.values(), default=-1) + 1, {}
+    tables = {device: bytearray(size) for device in _DEVICE_NUMBERS}
     for device, table in tables.items():
         for name, action in plan.actions.get(device, {}).items():
-            if name not in _numbers:  # an operator of somebody's library: its kernel is in Python
+            number = _numbers.get(name)
+            if number is None:  # an operator of somebody's library: its kernel is in Python
                 continue
-            table[_numbers[name]] = (
-                _BANNED_NUMBER if isinstance(action, Banned) else _ACTION_NUMBERS[action]
-            )
             if isinstance(action, Banned):
-                advice[_numbers[name]] = action.message
+                table[number], advice[number] = _BANNED_NUMBER, action.message
+            else:
+                table[number] = _ACTION_NUMBERS[action]
     on_cpu, on_cuda = map(bytes, tables.values())
     return library.plan(
         on_cpu, on_cuda, plan.low_on(CPU), plan.low_on(CUDA), advice, META in plan.actions

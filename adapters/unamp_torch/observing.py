@@ -163,7 +163,7 @@ def report(
     second = None if dtype is None else shadowing.SecondRun(operator, dtype, low, args, kwargs)
     thread.emulated = False
     with _unreported() as observer:
-        kept = kept_calls.before(operator, args, kwargs)
+        kept = kept_calls.before(operator, args, kwargs) if _is_running() else None
         with spy:
             result = run(operator.calling(call))
         if _is_running():
@@ -342,8 +342,5 @@ def _memory(tensor: torch.Tensor) -> int:
 def _shape(tensor: torch.Tensor) -> Shape:
     if tensor.is_nested:  # each of its tensors has a shape of its own
         return (None,) * tensor.dim()
-    shape = tuple(tensor.shape)
-    for size in shape:
-        if type(size) is not int:  # a symbol of a compiler's
-            return tuple(size if type(size) is int else None for size in shape)
-    return shape
+    # a size may be a symbol of a compiler's
+    return tuple(size if type(size) is int else None for size in tensor.shape)

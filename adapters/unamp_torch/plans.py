@@ -128,7 +128,6 @@ def forget() -> None:
         _actions,
         _plain_actions,
         _complete_actions,
-        _native_rule,
         _is_listed,
         _by_name,
         operators,
@@ -284,19 +283,18 @@ def _actions_beside_native(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     native_rules = policy.replace(preset=as_of(_NATIVE_LISTS[device], torch.__version__)).rules
     for op, rule in policy.rules.items():
-        answered = op in facts().answering or op in facts().made_of or follows_parts(policy, op)
         moved = native_rules[op] is not rule or _low_in_another_dtype(policy, op, device)
-        for operator in operators(op) if moved or rule in (Rule.WIDEST, Rule.BANNED) else ():
+        if not moved and rule not in (Rule.WIDEST, Rule.BANNED):
+            continue
+        answered = op in facts().answering or op in facts().made_of or follows_parts(policy, op)
+        for operator in operators(op):
             native = _listed_rule(operator, device)
             refused = native is Rule.WIDEST or (
                 native is Rule.UNTOUCHED and not operator.composite and not answered
             )
-            action = (
-                _action(policy, rule, operator, device)
-                if moved or refused or rule is Rule.BANNED
-                else None
-            )
-            if action is not None:
+            if not (moved or refused or rule is Rule.BANNED):
+                continue
+            if (action := _action(policy, rule, operator, device)) is not None:
                 table[operator.name] = action
     return table
 
@@ -308,11 +306,9 @@ def _as_native_on_cpu(policy: Policy) -> Mapping[str, Action]:
     """
     table = dict(_actions(policy, CPU))
     for op, rule in policy.rules.items():
-        for operator in (
-            operators(op)
-            if rule in (Rule.LOW, Rule.FP32) and vocabulary()[op].group != "recurrent"
-            else ()
-        ):
+        if rule not in (Rule.LOW, Rule.FP32) or vocabulary()[op].group == "recurrent":
+            continue
+        for operator in operators(op):
             if _has_kernel(operator, NATIVE_KEYS[CPU].name):
                 table.setdefault(operator.name, action_for(policy, operator, META))
     return table
@@ -331,15 +327,12 @@ def is_left_to_pytorch(policy: Policy, operator: Operator, device: str) -> bool:
 def _complete_actions(policy: Policy, device: str) -> Mapping[str, Action]:
     table = {}
     for op, rule in policy.rules.items():
-        for operator in (
-            () if rule is Rule.UNTOUCHED or follows_parts(policy, op) else operators(op)
-        ):
-            # Under vmap the backward pass of a norm takes no low input with float32 parameters.
-            norm = vocabulary()[op].group == "norm" and rule in (
-                Rule.LOW,
-                Rule.WIDEST,
-                Rule.NARROWEST,
-            )
+        if rule is Rule.UNTOUCHED or follows_parts(policy, op):
+            continue
+        # Under vmap the backward pass of a norm takes no low input with float32 parameters.
+        can_be_low = rule in (Rule.LOW, Rule.WIDEST, Rule.NARROWEST)
+        norm = can_be_low and vocabulary()[op].group == "norm"
+        for operator in operators(op):
             if is_left_to_pytorch(policy, operator, device) and not norm:
                 continue
             action = action_for(policy, operator, device)
@@ -426,7 +419,6 @@ def action_for(policy: Policy, operator: Operator, device: str) -> Action:
     return _action(policy, rule, operator, device) or _ACTIONS[rule]
 
 
-@cache
 def _native_rule(operator: Operator, device: str) -> Rule | None:
     """Return the rule that native autocast follows.
 
@@ -470,20 +462,12 @@ def _is_listed(operator: Operator, device: str) -> bool:
 
     A kernel for another overload or alias, with which the operator is computed, counts too.
     """
-    if (found := autocast_key(device)) is None:
+    if (key := autocast_key(device)) is None:
         return False
-    key = found.name
-    if _has_kernel(operator, key):
-        return True
-    others = (
-        operators(operator.op, inner=True)
-        if _has_kernel(operator, "CompositeImplicitAutograd")
-        else ()
-    )
-    return any(_has_kernel(other, key) for other in others)
+    others = operators(operator.op, inner=True) if operator.composite else ()
+    return any(_has_kernel(each, key.name) for each in (operator, *others))
 
 
-@cache
 def _has_kernel(operator: Operator, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name, key)
 

@@ -54,13 +54,8 @@ class SecondRun:
     def __init__(
         self, operator: Operator, dtype: str, low: Action, args: Sequence[object], kwargs: Keywords
     ) -> None:
-        self._operator, self._dtype, self._low, self._args, self._kwargs = (
-            operator,
-            dtype,
-            low,
-            args,
-            kwargs,
-        )
+        self._operator, self._args, self._kwargs = operator, args, kwargs
+        self._dtype, self._low = dtype, low
         self._run_apart = _apart(flat((args, *kwargs.values())))
 
     def beside(self, record: OpRecord, result: object) -> Shadow:
@@ -93,10 +88,8 @@ class SecondRun:
 
         The run would change running statistics in place.
         """
-        eligible, copied = (
-            self._operator.eligible,
-            partial(mapped, is_tensor=torch.is_tensor, change=torch.clone),
-        )
+        eligible = self._operator.eligible
+        copied = partial(mapped, is_tensor=torch.is_tensor, change=torch.clone)
         args = [
             value if i in eligible.positions else copied(value)
             for i, value in enumerate(self._args)
