@@ -33,7 +33,7 @@ from unamp_torch import (
 )
 from unamp_torch.activation import activation
 from unamp_torch.compiled import build_hint, in_wheel, library
-from unamp_torch.state import CUDA, autocast_key, dtype_name, excluded, thread
+from unamp_torch.state import CPU, CUDA, autocast_key, dtype_name, excluded, thread
 
 #: How many times slower than float32 a dtype is on a CPU without instructions for it.
 _WITHOUT_INSTRUCTIONS = {"float16": 28.0, "bfloat16": 22.0}
@@ -89,14 +89,13 @@ class TorchAdapter(BaseAdapter):
 
         On other devices than CUDA, single operators are emulated.
         """
-        if device == "cpu":
-            return Support.NATIVE
-        if devices.accelerator() is None:
+        found = CPU if device == "cpu" else devices.accelerator()
+        if found is None:
             return Support.UNSUPPORTED
-        if devices.accelerator() != CUDA:
-            return Support.NATIVE  # single operators are emulated, as on the CPU
-        emulated = dtype == "bfloat16" and not torch.cuda.is_bf16_supported(
-            including_emulation=False
+        emulated = (
+            found == CUDA
+            and dtype == "bfloat16"
+            and not torch.cuda.is_bf16_supported(including_emulation=False)
         )
         return Support.EMULATED if emulated else Support.NATIVE
 
@@ -178,11 +177,12 @@ class TorchAdapter(BaseAdapter):
         optimizer: Any,
     ) -> tuple[torch.Tensor, None]:
         of_keras = not isinstance(optimizer, torch.optim.Optimizer)
-        return (
-            keras.backward(compute, network, optimizer)
-            if of_keras
-            else scaling.backward(compute, optimizer)
-        )
+        (network if of_keras else optimizer).zero_grad()
+        scaled, loss = compute()
+        if of_keras and not optimizer.built:
+            optimizer.build(network.trainable_variables)
+        scaled.backward()
+        return loss.detach(), None
 
     def gradients(
         self, optimizer: object, given: Iterable[torch.Tensor | None] | None

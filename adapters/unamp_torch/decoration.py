@@ -40,10 +40,10 @@ def decorate(
     modules, models = _apart(networks, keras.is_layer)
     own, of_keras = _apart(optimizers, keras.is_optimizer)
     chosen = _to_cast(modules, decoration.excluded if modules else ())
-    layers = keras.check(models, of_keras, decoration)
+    layers, kept = keras.check(models, of_keras, decoration)
     for optimizer in own:
         _check_fresh(optimizer)
-    chosen += keras.lower(models, layers, decoration)
+    chosen += keras.lower(models, layers, kept, decoration.dtype)
     weights = {parameter: _lower(parameter, decoration) for parameter in chosen}
     if decoration.master_weights:
         for optimizer in own:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,16 +20,6 @@ def scale_loss(loss: torch.Tensor, scale: float) -> torch.Tensor:
     A low scalar becomes float32, as it does with PyTorch's own scale, a float32 tensor.
     """
     return (loss.float() if loss.dim() == 0 and loss.dtype in LOW else loss) * scale
-
-
-def backward(
-    compute: Callable[[], tuple[torch.Tensor, torch.Tensor]], optimizer: torch.optim.Optimizer
-) -> tuple[torch.Tensor, None]:
-    """Run one backward pass; see `unamp.adapter.Adapter.backward`."""
-    optimizer.zero_grad()
-    scaled, loss = compute()
-    scaled.backward()
-    return loss.detach(), None
 
 
 def all_finite(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -55,32 +45,27 @@ class TorchGradients:
             raise TypeError("PyTorch's parameters hold their gradients: none can be given")
         self.values = None
         self._optimizer = optimizer
-        self._groups: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] | None = None
         # one number for each device; not zero means infinite or NaN
         self._found: list[torch.Tensor] = []
         self._overflow: bool | None = None
 
     def dtypes(self) -> frozenset[str]:
-        self._groups = self._grouped()
         wide = masters_of(self._optimizer) is not None
         return frozenset(
-            "float32" if wide and dtype in LOW else dtype_name(dtype) for _, dtype in self._groups
+            "float32" if wide and dtype in LOW else dtype_name(dtype)
+            for _, dtype in self._grouped()
         )
 
     def unscale(self, scale: float) -> None:
         if (masters := masters_of(self._optimizer)) is not None:
             masters.widen_gradients(self._optimizer)
-            self._groups = None
-        groups = self._grouped() if self._groups is None else self._groups
         found: dict[torch.device, torch.Tensor] = {}
         with torch.no_grad():
-            for (device, _), gradients in groups.items():
+            for (device, _), gradients in self._grouped().items():
                 found.setdefault(device, torch.zeros((), dtype=torch.float32, device=device))
                 inverse = torch.full((), 1.0 / scale, dtype=torch.float32, device=device)
                 torch._amp_foreach_non_finite_check_and_unscale_(gradients, found[device], inverse)
         self._found = sharding.agreed(self._optimizer, list(found.values()))
-        # gradients that are cleared before the next update are not kept alive here
-        self._groups = None
 
     def overflow(self) -> bool | None:
         if self._overflow is None and self._found:

@@ -12,7 +12,6 @@ These functions can be called whether Keras is imported or not, and do not impor
 from unamp_torch.keras.patches import all_patches, in_use, tracing_patches
 from unamp_torch.keras.training import (
     KerasGradients,
-    backward,
     check,
     give_masters,
     is_layer,
@@ -24,7 +23,6 @@ from unamp_torch.keras.training import (
 __all__ = [
     "KerasGradients",
     "all_patches",
-    "backward",
     "check",
     "give_masters",
     "in_use",

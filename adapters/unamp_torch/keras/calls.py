@@ -220,11 +220,8 @@ def _call_inside(
         whole: whether no layer and no function inside follows a rule.
     """
     before = inside.dtype, inside.casts, inside.whole
-    inside.dtype, inside.casts, inside.whole = (
-        dtype,
-        {} if dtype is not before[0] else before[1],
-        whole,
-    )
+    casts = inside.casts if dtype is inside.dtype else {}
+    inside.dtype, inside.casts, inside.whole = dtype, casts, whole
     try:
         with under:
             return call(*args, **kwargs)

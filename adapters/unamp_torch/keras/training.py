@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -41,20 +41,6 @@ def is_optimizer(value: object) -> bool:
 def is_layer(value: object) -> bool:
     """Return whether a value is a layer or a model of Keras', where Keras computes with PyTorch."""
     return keras_models.is_layer(value, "torch")
-
-
-def backward(
-    compute: Callable[[], tuple[torch.Tensor, torch.Tensor]],
-    network: torch.nn.Module,
-    optimizer: Any,
-) -> tuple[torch.Tensor, None]:
-    """Run one backward pass; see `unamp.adapter.Adapter.backward`."""
-    network.zero_grad()
-    scaled, loss = compute()
-    if not optimizer.built:
-        optimizer.build(network.trainable_variables)
-    scaled.backward()
-    return loss.detach(), None
 
 
 def trained_parameters(network: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -170,8 +156,8 @@ def check(
     networks: Sequence[torch.nn.Module],
     optimizers: Sequence[Any],
     decoration: Decoration,
-) -> list[torch.nn.Module]:
-    """Return the layers of models whose variables become low.
+) -> tuple[list[torch.nn.Module], set[int]]:
+    """Return the layers of models that become low, and the ids of variables that stay in float32.
 
     Raises:
         NotExpressible: for a ``save_dtype`` that Keras cannot save in.
@@ -179,24 +165,29 @@ def check(
     """
     if networks:
         check_saved(decoration)
-    layers, _ = layers_to_cast(networks, decoration.excluded) if networks else ([], set())
+    layers, kept = layers_to_cast(networks, decoration.excluded) if networks else ([], set())
     check_float32(layers)
     for optimizer in optimizers:
         for inner in with_inner(optimizer):
             check_new(inner, int(inner._iterations.value))
-    return layers
+    return layers, kept
 
 
 def lower(
     networks: Sequence[torch.nn.Module],
     layers: Sequence[torch.nn.Module],
-    decoration: Decoration,
+    kept: set[int],
+    dtype: str,
 ) -> Iterator[torch.Tensor]:
     """Yield the parameters to cast, and set the dtypes of Keras' variables for them.
 
     Keras' variable stays the same object, and so does the parameter inside.
+
+    Args:
+        networks: the models.
+        layers, kept: what `check` returned for them.
+        dtype: the low dtype's name.
     """
-    _, kept = layers_to_cast(networks, decoration.excluded) if networks else ([], set())
     for layer in layers:
         for variable in own_variables(layer):
             if (
@@ -204,9 +195,9 @@ def lower(
                 and variable._value is not None
                 and variable._dtype == "float32"
             ):
-                variable._dtype = decoration.dtype
+                variable._dtype = dtype
                 yield variable._value
-    compute_low(networks, layers, decoration.dtype)
+    compute_low(networks, layers, dtype)
 
 
 def give_masters(optimizers: Sequence[Any], weights: dict[torch.Tensor, torch.Tensor]) -> None:
