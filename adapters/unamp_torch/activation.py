@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import autocast_decrement_nesting as decrement_nesting
@@ -43,17 +43,6 @@ from unamp_torch.transforming import for_this_level
 Native = tuple[str, torch._C.DispatchKey, bool, torch.dtype]
 
 
-class _Before(NamedTuple):
-    """The token of `Activation.enter`: the thread's settings before it."""
-
-    outer: state.Plan | None
-    weights: dict[int, tuple[torch.Tensor, int, torch.Tensor]] | None
-    caching: bool
-    shared: bool
-    native: list[Native]
-    recorded: bool
-
-
 class Activation:
     """A plan, put in force by settings of native autocast and of the dispatcher.
 
@@ -68,7 +57,8 @@ class Activation:
             (device, key) for device in plan.devices if (key := autocast_key(device)) is not None
         )
 
-    def enter(self) -> _Before:
+    def enter(self) -> tuple[object, ...]:
+        """Put the plan in force; return the settings of the thread that `exit` puts back."""
         outer = thread.plan
         combined = (
             self.plan
@@ -110,9 +100,8 @@ class Activation:
             _switch(outer, on=False)
         _switch(plan, on=True)
         # Only an outermost region has started to share native autocast's cache (`_may_cache`).
-        return _Before(
-            outer, weights, caching, shares and outer is None and plan.autocast, before, recorded
-        )
+        shared = shares and outer is None and plan.autocast
+        return outer, weights, caching, shared, before, recorded
 
     def exit(self, token: Any) -> None:
         outer, weights, caching, shared, before, recorded = token

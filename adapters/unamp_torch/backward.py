@@ -17,7 +17,7 @@ from torch import set_autocast_dtype as set_dtype
 from unamp._function_types import Function
 from unamp.adapter.replacing import as_replacement
 from unamp.policy import Policy
-from unamp.regions import innermost_region, policy_region
+from unamp.regions import Region, innermost_region, policy_region
 from unamp_torch.state import KERNEL_KEYS, include_kernels, set_excluded, set_included, thread
 from unamp_torch.writes import drop_casts
 
@@ -112,8 +112,14 @@ def replicating(
 def in_this_region(function: Callable[P, R]) -> Callable[P, R]:
     """Return a function that runs another in the innermost region of this thread."""
     region = innermost_region()
-    if region is None:
-        return function
+    return function if region is None else inside(region, function)
+
+
+def inside(region: Region, function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that runs another in a region.
+
+    The region itself is entered, also where a graph is being made.
+    """
 
     @functools.wraps(function)
     def in_region(*args: P.args, **kwargs: P.kwargs) -> R:

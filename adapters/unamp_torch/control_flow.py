@@ -25,8 +25,8 @@ from unamp._function_types import Function
 from unamp.adapter.patching import Patches
 from unamp.adapter.replacing import AttributePatch, as_replacement
 from unamp.adapter.wrapping import derived_class
-from unamp.regions import Region, innermost_region
-from unamp_torch.backward import suspended
+from unamp.regions import innermost_region
+from unamp_torch.backward import inside, suspended
 from unamp_torch.state import KERNEL_KEYS, KernelKey, thread
 
 R = TypeVar("R")
@@ -112,19 +112,6 @@ def _leave_alone_between(operator: Any) -> None:
         kernels[torch._C.DispatchKey.CompositeExplicitAutograd] = _between(kernel)
 
 
-def _inside(region: Region, function: Callable[..., R]) -> Callable[..., R]:
-    """Return a function that runs another in a region.
-
-    It does not ask whether a graph is being made: nothing that runs here is recorded.
-    """
-
-    def inside(*args: Any, **kwargs: Any) -> R:
-        with region:
-            return function(*args, **kwargs)
-
-    return inside
-
-
 def _between(kernel: Callable[..., R]) -> Callable[..., R]:
     def outside(*args: Any, **kwargs: Any) -> R:
         plan, region = thread.plan, innermost_region()
@@ -133,7 +120,7 @@ def _between(kernel: Callable[..., R]) -> Callable[..., R]:
             return kernel(*args, **kwargs)
         with suspended():
             return kernel(
-                *(_inside(region, each) if callable(each) else each for each in args), **kwargs
+                *(inside(region, each) if callable(each) else each for each in args), **kwargs
             )
 
     outside.of_unamp = True  # type: ignore[attr-defined]

@@ -191,11 +191,8 @@ def _undo() -> None:
         # outside regions.
         if namespace.get(name) is replacement:
             namespace[name] = original
-    finders = sys.meta_path
-    if finders and finders[0] is _imports:
-        del finders[0]
-    elif _imports in finders:
-        finders.remove(_imports)
+    if _imports in sys.meta_path:
+        sys.meta_path.remove(_imports)
 
 
 def _look_for_modules() -> None:
