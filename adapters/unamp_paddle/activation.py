@@ -70,22 +70,17 @@ def _paddles_own_takes_part() -> bool:
 
 
 def _entered(plan: Plan) -> AbstractContextManager[None]:
-    """Enter Paddle's own region for a policy.
+    """Enter Paddle's own region for a policy, which it carries out on a GPU without unamp.
 
     No plan is in force meanwhile: under one, `paddle.amp.auto_cast` opens a region of unamp's.
     """
-    native: AbstractContextManager[None] = _native(plan)
-    with suspended(thread):
-        native.__enter__()
-    return native
-
-
-def _native(plan: Plan) -> Any:
-    """Return Paddle's own region for a policy, which it carries out on a GPU without unamp."""
     policy = plan.policy
-    return paddle.amp.auto_cast(
+    native: AbstractContextManager[None] = paddle.amp.auto_cast(
         True,
         level=policy.level if policy.level != "O3" else "O2",
         dtype=policy.dtype,
         use_promote=policy.promote,
     )
+    with suspended(thread):
+        native.__enter__()
+    return native

@@ -25,6 +25,7 @@ import paddle.jit.sot  # only its first use would load it, and keys must be comp
 from paddle.base import core
 from paddle.jit.dy2static.convert_call_func import is_paddle_func
 from paddle.jit.dy2static.program_translator import FunctionCache
+from paddle.jit.dy2static.utils import TransformOptions
 from paddle.jit.sot.opcode_translator import skip_files
 from paddle.jit.sot.utils import paddle_api_config
 
@@ -32,7 +33,6 @@ from unamp import custom_function, regions
 from unamp._function_types import Function
 from unamp._region_decorator import MARK
 from unamp.adapter.layers import RulesInForce
-from unamp.adapter.patching import find
 from unamp.adapter.replacing import CodePatch, as_replacement
 from unamp.amp_warnings import graph_ran
 from unamp.layers.region import LayerRegion
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from paddle.jit.sot.opcode_translator.executor.executor_cache import OpcodeExecutorCache
 
 T = TypeVar("T")
-
-#: Paddle's options of single functions, where this version has them.
-_OPTIONS = find("paddle.jit.dy2static.utils", "TransformOptions")
 
 #: Functions that open a region or ask about one, and the functions that they call: the simulation
 #: may be inside one already.
@@ -63,11 +60,8 @@ _NOT_SIMULATED = (
     regions.Region.__call__,
     LayerRegion.here,
     LayerRegion.finished,
-    *(
-        getattr(paddle, name)
-        for name in ("is_autocast_enabled", "get_autocast_dtype")
-        if hasattr(paddle, name)
-    ),
+    paddle.is_autocast_enabled,
+    paddle.get_autocast_dtype,
 )
 # SOT simulates bytecode, and would also simulate these. It breaks its graph there instead: it runs
 # the call as Python does, and simulates on after it.
@@ -112,8 +106,8 @@ def behind_regions(original: Function, self: FunctionCache, func: Any) -> object
     if inspect.ismethod(inner):
         inner, owner = inner.__func__, (inner.__self__,)
     left = is_paddle_func(inner) or not inspect.isfunction(inner)
-    if not left and (
-        _OPTIONS is None or _OPTIONS.check_fn_need_transform(inner, _OPTIONS.ToStaticMode.AST)
+    if not left and TransformOptions.check_fn_need_transform(
+        inner, TransformOptions.ToStaticMode.AST
     ):
         inner = self.convert_with_cache(inner)
 

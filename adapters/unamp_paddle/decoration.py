@@ -5,9 +5,10 @@ A decorated layer or optimizer gets a class derived from its own.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import paddle
@@ -68,7 +69,7 @@ def decorate(
         own: type = type(network)
         network.__class__ = _decorated_network(own)
         if decoration.save_dtype is not None:
-            network.register_state_dict_hook(_Saved(network, decoration.save_dtype))
+            network.register_state_dict_hook(partial(_save_as, network, decoration.save_dtype))
 
 
 def _to_cast(networks: Iterable[Layer], excluded: tuple[object, ...]) -> list[Tensor]:
@@ -138,10 +139,8 @@ def _loaded(optimizer: Optimizer) -> dict[str, Tensor | np.ndarray]:
     Raises:
         ValueError: where the shape of one is not its parameter's.
     """
-    weights, own = (
-        HOOKS.attribute(optimizer, "_master_weights"),
-        {parameter.name for parameter in parameters(optimizer)},
-    )
+    weights = HOOKS.attribute(optimizer, "_master_weights")
+    own = {parameter.name for parameter in parameters(optimizer)}
     known = {name: weight for name, weight in weights.items() if name in own}
     check_masters(optimizer, known)
     if lost := sorted(weights.keys() - own):
@@ -168,44 +167,30 @@ def _lower(parameter: Tensor, decoration: Decoration, loaded: Tensor | np.ndarra
     return master
 
 
-class _Saved:
-    """A hook that casts a network's floating parameters in its ``state_dict``.
+def _save_as(network: Layer, dtype: str, state_dict: dict[str, object]) -> None:
+    """Cast a network's floating parameters in its ``state_dict``.
 
     The dictionary may also hold entries of a larger network, which stay as they are.
     """
-
-    def __init__(self, network: Layer, dtype: str) -> None:
-        self._network, self._dtype = network, dtype
-
-    def __call__(self, state_dict: dict[str, object]) -> None:
-        if paddle.in_dynamic_mode():
-            self._cast_parameters(state_dict)
-            return
-        with _dygraph_guard(Tracer()):  # `paddle.jit.save` asks for it in static mode
-            self._cast_parameters(state_dict)
-
-    def _cast_parameters(self, state_dict: dict[str, object]) -> None:
-        norms = (
-            layer
-            for layer in self._network.sublayers(include_self=True)
-            if isinstance(layer, _STATISTICS)
-        )
+    # `paddle.jit.save` asks for the dictionary in static mode.
+    with nullcontext() if paddle.in_dynamic_mode() else _dygraph_guard(Tracer()):
+        layers = network.sublayers(include_self=True)
         statistics = {
-            id(each)
-            for norm in norms
-            for each in (HOOKS.attribute(norm, name) for name in ("_mean", "_variance"))
+            id(HOOKS.attribute(layer, name))
+            for layer in layers
+            if isinstance(layer, _STATISTICS)
+            for name in ("_mean", "_variance")
         }
-        own = {each.data_ptr() for each in self._network.parameters() if id(each) not in statistics}
+        own = {each.data_ptr() for each in network.parameters() if id(each) not in statistics}
         for name, value in state_dict.items():
-            if (
-                isinstance(value, paddle.Tensor)
-                and value.is_floating_point()
-                and value.data_ptr() in own
-            ):
-                state_dict[name] = cast = narrow(
-                    _cast(value.detach(), FLOAT32), getattr(paddle, self._dtype)
-                )
-                cast.name = value.name
+            if _is_floating(value) and value.data_ptr() in own:
+                wide = _cast(value.detach(), FLOAT32)
+                state_dict[name] = saved = narrow(wide, getattr(paddle, dtype))
+                saved.name = value.name
+
+
+def _is_floating(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and bool(value.is_floating_point())
 
 
 class _Network:
@@ -236,11 +221,7 @@ def _as(value: object, dtype: paddle.dtype) -> object:
     """Return a loaded value, in a parameter's dtype if the value is floating."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         value = paddle.to_tensor(value)
-    if (
-        isinstance(value, paddle.Tensor)
-        and value.is_floating_point()
-        and dtype_of(value) is not dtype
-    ):
+    if _is_floating(value) and dtype_of(value) is not dtype:
         return narrow(_cast(value.detach(), FLOAT32), dtype)
     return value
 
@@ -250,7 +231,7 @@ def _new(own: type) -> Layer:
     return decorated.__new__(decorated)
 
 
-@functools.cache
+@cache
 def _decorated_network(own: type) -> type:
     """Return the class of a decorated network, with the name of the network's own class."""
     if issubclass(own, _Network):
@@ -310,7 +291,7 @@ class _Optimizer:
     load_state_dict = set_state_dict
 
 
-@functools.cache
+@cache
 def _decorated_optimizer(own: type) -> type:
     """Return the class of a decorated optimizer, with the name of the optimizer's own class.
 

@@ -13,7 +13,7 @@ from unamp_paddle.state import CPU_ONLY, FLOAT32, LOW, Tensor, dtype_of
 # The functions themselves, not the module's attributes, which a region replaces.
 _assign_out_, _cast = paddle._C_ops.assign_out_, paddle._C_ops.cast
 _equal, _where = paddle._C_ops.equal, paddle._C_ops.where
-_Tensor, _DenseTensor = paddle.Tensor, paddle.base.core.DenseTensor
+_DenseTensor = paddle.base.core.DenseTensor
 
 
 class Exchange:
@@ -48,12 +48,8 @@ class Exchange:
         parameter = self.parameter
         if self._low is None or not self._holds_low_memory():
             self._dtype, self._given = dtype_of(parameter), None
-            self._low, self._place, self._shape = (
-                alias(parameter),
-                parameter.data_ptr(),
-                parameter.shape,
-            )
-            self._numbers = math.prod(self._shape)
+            self._low, self._place = alias(parameter), parameter.data_ptr()
+            self._shape, self._numbers = parameter.shape, math.prod(parameter.shape)
         self.master, self._gradient = master, None
         gradient = parameter._grad_ivar()
         if gradient is not None and gradient.dtype in LOW:
@@ -92,7 +88,7 @@ class Exchange:
 
 def alias(tensor: Tensor) -> Tensor:
     """Return a new tensor that shares a tensor's memory, or that of a sparse gradient's rows."""
-    return _Tensor(_memory(tensor))
+    return Tensor(_memory(tensor))
 
 
 def exchange_memory(tensor: Tensor, other: Tensor) -> None:

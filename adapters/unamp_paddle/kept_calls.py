@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import paddle
 
@@ -11,6 +9,8 @@ from unamp.adapter.kept_calls import Arguments, Calls, Signatures
 from unamp.adapter.observing import unobserved
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.adapter.signatures import (
+    Padding,
+    PerAxis,
     convolution,
     gelu,
     layer_norm,
@@ -44,7 +44,7 @@ def _softmax(x: Tensor, axis: int = -1, dtype: object = None, name: object = Non
 
 def _layer_norm(
     x: Tensor,
-    normalized_shape: int | Sequence[int],
+    normalized_shape: PerAxis,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     epsilon: float = 1e-5,
@@ -54,30 +54,23 @@ def _layer_norm(
 
 
 def _conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
-    padding: str | int | Sequence[int] | Sequence[Sequence[int]] = 0,
-    padding_algorithm: str = "EXPLICIT", dilation: int | Sequence[int] = 1, groups: int = 1,
-    data_format: str = "NCHW", channel_dim: int = 1, op_type: str = "",
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: PerAxis = 1,
+    padding: Padding = 0, padding_algorithm: str = "EXPLICIT", dilation: PerAxis = 1,
+    groups: int = 1, data_format: str = "NCHW", channel_dim: int = 1, op_type: str = "",
     use_cudnn: bool = True, name: object = None,
 ) -> Arguments:  # fmt: skip
     plain = padding_algorithm == "EXPLICIT" and channel_dim == 1
     refuse_unless(plain, "another layout, or a padding that is not given in numbers")
     return convolution(
-        x,
-        weight,
-        bias,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        last=False,
-    )
+        x, weight, bias,
+        stride=stride, padding=padding, dilation=dilation, groups=groups, last=False,
+    )  # fmt: skip
 
 
 def _max_pool2d(
-    x: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None,
-    padding: str | int | Sequence[int] | Sequence[Sequence[int]] = 0, return_mask: bool = False,
-    ceil_mode: bool = False, data_format: str = "NCHW", name: object = None,
+    x: Tensor, kernel_size: PerAxis, stride: PerAxis | None = None, padding: Padding = 0,
+    return_mask: bool = False, ceil_mode: bool = False, data_format: str = "NCHW",
+    name: object = None,
 ) -> Arguments:  # fmt: skip
     refuse_unless(
         not return_mask and not ceil_mode and data_format == "NCHW",

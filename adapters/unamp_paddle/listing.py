@@ -105,17 +105,13 @@ def forward() -> dict[str, Operator]:
     spelled = vocabulary().spelled("paddle")
     found = {}
     for name, call in names.items():
-        if (
-            not isinstance(call, BUILTIN)
-            or name.startswith("__")
-            or name.rstrip("_").endswith("_grad")
-        ):
-            continue
         base = name.rstrip("_")
         if (
-            name in facts().left_alone
-            or base in facts().left_alone
+            not isinstance(call, BUILTIN)
+            or not facts().left_alone.isdisjoint((name, base))
+            or name.startswith("__")
             or base.startswith(("strings_", "get_core_ops"))
+            or base.endswith("_grad")
         ):
             continue
         if base.startswith("sparse_"):
@@ -193,14 +189,11 @@ def tensor_operators() -> dict[str, Operator]:
 
 
 @cache
-def composites() -> tuple[Operator, ...]:
-    """Return the functions and layers of Python code that are one operation of the vocabulary."""
-    return tuple(codes())
-
-
-@cache
 def codes() -> dict[Operator, CodePatch]:
-    """Return the patches of composites, by the operation."""
+    """Return the patches of composites, by the operation.
+
+    Composites are functions and layers of Python code that are one operation of the vocabulary.
+    """
     made: dict[Operator, CodePatch] = {}
     taken: set[types.FunctionType] = set()
 
@@ -271,7 +264,7 @@ def unpatched(function: Function) -> Function:
 @cache
 def operators() -> tuple[Operator, ...]:
     """Return all operations."""
-    return (*forward().values(), *legacy().values(), *tensor_operators().values(), *composites())
+    return (*forward().values(), *legacy().values(), *tensor_operators().values(), *codes())
 
 
 @cache

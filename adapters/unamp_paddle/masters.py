@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 # The functions themselves, not the module's attributes, which a region replaces.
 _add, _assign_out_, _cast = paddle._C_ops.add, paddle._C_ops.assign_out_, paddle._C_ops.cast
-_Tensor = paddle.Tensor
 
 #: Paddle's own key for master weights in an optimizer's ``state_dict``.
 MASTER_WEIGHTS = "master_weights"
@@ -151,7 +150,7 @@ def check_masters(optimizer: Optimizer, weights: Mapping[str, Tensor | np.ndarra
 
 def assign_master(weight: Tensor | np.ndarray, master: Tensor) -> None:
     """Write a loaded master weight into the optimizer's own, in place."""
-    weight = weight if isinstance(weight, _Tensor) else paddle.to_tensor(weight)
+    weight = weight if isinstance(weight, Tensor) else paddle.to_tensor(weight)
     _assign_out_(_cast(weight, FLOAT32), master)
 
 

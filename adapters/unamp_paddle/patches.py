@@ -28,7 +28,6 @@ from unamp.adapter.replacing import (
     NamesPatch,
     PatchGroup,
     Replacement,
-    as_replacement,
 )
 from unamp.adapter.state import Step, in_force, in_regions, runs_without_policy, stepping, suspended
 from unamp.adapter.wrapping import derived_class
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
     from paddle.pir import Block
     from paddle.static.nn.control_flow import LoopVar
 
-_in_regions = in_regions(thread)
+_in_regions, _without_policy = in_regions(thread), runs_without_policy(thread)
 
 # --- functions of Paddle that must know about regions ---------------------------------------------
 
@@ -78,11 +77,11 @@ def _assisted() -> Iterator[None]:
         yield
 
 
-@as_replacement
+@_in_regions
 def _recompute(original: Function, /, function: Function, *args: Any, **kwargs: Any) -> Any:
     # For the second forward, Paddle restores its own AMP alone: the region must be opened again.
     region = innermost_region()
-    if thread.plan is None or region is None:
+    if region is None:
         return original(function, *args, **kwargs)
     return original(_in_region(function, region), *args, **kwargs)
 
@@ -145,10 +144,8 @@ def _as(gradient: TensorT | None, dtype: paddle.dtype) -> TensorT | None:
 def _static_apply(original: Function, /, self: StaticPyLayer, *args: Any, **kwargs: Any) -> Any:
     # In a program a PyLayer's backward becomes a part of the program. It, too, must return
     # gradients in the dtypes of the inputs.
-    backward, dtypes = (
-        self.backward_fn_with_ctx,
-        [dtype_of(value) for value in tensors((args, kwargs))],
-    )
+    backward = self.backward_fn_with_ctx
+    dtypes = [dtype_of(value) for value in tensors((args, kwargs))]
 
     def helped(*grads: Value) -> Value | Sequence[Value | None]:
         with _assisted():
@@ -165,13 +162,11 @@ def _apply(cls: type, *args: Any, **kwargs: Any) -> Any:
     return plain(*args, **kwargs)
 
 
-@as_replacement
+@_in_regions
 def _to_numpy(original: Function, var: Tensor | Value | Variable) -> object:
     # `paddle.Model` logs losses and returns predictions as NumPy arrays, and the array of a
     # bfloat16 tensor holds bits.
-    low = (
-        thread.plan is not None and isinstance(var, Tensor) and dtype_of(var) is DTYPES["bfloat16"]
-    )
+    low = isinstance(var, Tensor) and dtype_of(var) is DTYPES["bfloat16"]
     return original(cast(var.detach(), FLOAT32) if low else var)
 
 
@@ -359,11 +354,12 @@ def _to_tensor(original: Function, data: object, *args: Any, **kwargs: Any) -> A
 
 #: Functions of Python code: the module, the path inside it, and the maker of the replacement.
 _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
-    ("paddle.autograd.ir_backward", "calc_gradient_helper", runs_without_policy(thread)),
+    ("paddle.autograd.ir_backward", "calc_gradient_helper", _without_policy),
     # The part of a step that clips, regularises and updates, in every optimizer but LBFGS, which
     # computes outside of it.
-    ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", runs_without_policy(thread)),
+    ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", _without_policy),
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
+    ("paddle.incubate.optimizer.lbfgs", "LBFGS.step", stepping(thread)),  # its deprecated name
     ("paddle.incubate.optimizer.functional.bfgs", "minimize_bfgs", _minimize),
     ("paddle.incubate.optimizer.functional.lbfgs", "minimize_lbfgs", _minimize),
     ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _widening),
@@ -371,19 +367,19 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.autograd.autograd", "_Jacobian.__getitem__", _widening),
     ("paddle.incubate.autograd.functional", "_Jacobian.__getitem__", _widening),
     # Other functions that make or change parameters and state.
-    ("paddle.nn.initializer.orthogonal", "Orthogonal.__call__", runs_without_policy(thread)),
-    ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", runs_without_policy(thread)),
-    ("paddle.nn.utils.weight_norm_hook", "weight_norm", runs_without_policy(thread)),
-    ("paddle.nn.utils.weight_norm_hook", "remove_weight_norm", runs_without_policy(thread)),
+    ("paddle.nn.initializer.orthogonal", "Orthogonal.__call__", _without_policy),
+    ("paddle.nn.utils.spectral_norm_hook", "spectral_norm", _without_policy),
+    ("paddle.nn.utils.weight_norm_hook", "weight_norm", _without_policy),
+    ("paddle.nn.utils.weight_norm_hook", "remove_weight_norm", _without_policy),
     # The buffers and the results of the layers of `paddle.audio.features`.
     ("paddle.audio.functional.functional", "power_to_db", _power_to_db),
-    ("paddle.audio.functional.window", "get_window", runs_without_policy(thread)),
+    ("paddle.audio.functional.window", "get_window", _without_policy),
     *(
-        ("paddle.audio.functional.functional", name, runs_without_policy(thread))
+        ("paddle.audio.functional.functional", name, _without_policy)
         for name in ("compute_fbank_matrix", "create_dct", "mel_frequencies")
     ),
     ("paddle.incubate.optimizer.modelaverage", "ModelAverage.apply", _averaged),
-    ("paddle.nn.utils.transform_parameters", "parameters_to_vector", runs_without_policy(thread)),
+    ("paddle.nn.utils.transform_parameters", "parameters_to_vector", _without_policy),
     ("paddle.nn.utils.transform_parameters", "vector_to_parameters", _vector_to_parameters),
     ("paddle.base.layer_helper_base", "LayerHelperBase.create_parameter", _create_parameter),
     ("paddle.tensor.creation", "assign", _assign),
@@ -408,20 +404,14 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle", "Tensor.set_value", _written),
     *(("paddle", f"{name}_", _in_place(name)) for name in ("frac", "masked_scatter", "nan_to_num")),
     ("paddle.amp.auto_cast", "amp_guard.__wrapped__", native.inside_regions),
+    ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
+    ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
     ("paddle.base.framework", "Block.append_op", programs.refusing),
     ("paddle.jit.dy2static.py_layer", "StaticPyLayer.apply", _static_apply),
     ("paddle.hapi.model", "to_numpy", _to_numpy),
     ("paddle.nn.decode", "BeamSearchDecoder._beam_search_step", _beam_search_step),
     ("paddle.nn.layer.transformer", "_convert_attention_mask", _convert_attention_mask),
 )
-if hasattr(paddle, "is_autocast_enabled"):  # since 3.3, and `get_autocast_dtype` with it
-    _HOOKS += (
-        ("paddle.amp.auto_cast", "is_autocast_enabled", native.told_of_region),
-        ("paddle.amp.auto_cast", "get_autocast_dtype", native.told_of_dtype),
-    )
-if find("paddle.incubate.optimizer.lbfgs", "LBFGS") is not None:
-    # LBFGS by its older, deprecated name.
-    _HOOKS += (("paddle.incubate.optimizer.lbfgs", "LBFGS.step", stepping(thread)),)
 #: Functions of Paddle's compilers, which must also know the rules for single layers.
 _COMPILERS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),
@@ -436,26 +426,16 @@ _COMPILERS: tuple[tuple[str, str, Replacement], ...] = (
         compiling.per_policy,
     ),
 )
-#: C++ functions that Paddle looks up in their module at every call, so that a name can be replaced.
-_BUILTIN_HOOKS = (
-    ("run_backward", runs_without_policy(thread)),
-    ("run_partial_grad", runs_without_policy(thread)),
-)
 
 
 @cache
-def _hook(number: int) -> CodePatch:
-    module, path, replacement = _HOOKS[number]
+def _hook(module: str, path: str, replacement: Replacement) -> CodePatch:
     return CodePatch(find(module, path), replacement)
 
 
 @cache
 def _compilers() -> tuple[PatchGroup]:
-    return (
-        PatchGroup(
-            CodePatch(find(module, path), replacement) for module, path, replacement in _COMPILERS
-        ),
-    )
+    return (PatchGroup(_hook(*each) for each in _COMPILERS),)
 
 
 # --- putting in and taking out --------------------------------------------------------------------
@@ -477,12 +457,14 @@ def _base() -> tuple[Patch, ...]:
         "copy_": _written(Tensor.copy_),
         "to_sparse_csr": _to_sparse_csr(Tensor.to_sparse_csr),
     }
-    backward = vars(core.eager)
+    # C++ functions that Paddle looks up in their module at every call.
+    eager = vars(core.eager)
+    backward = {name: _without_policy(eager[name]) for name in ("run_backward", "run_partial_grad")}
     return (
         *bindings.everywhere(),
         MethodsPatch(Tensor, {**arithmetic, **methods}),
         AttributePatch(paddle.autograd.PyLayer, "apply", lambda own: classmethod(_apply)),
-        NamesPatch(backward, {name: make(backward[name]) for name, make in _BUILTIN_HOOKS}),
+        NamesPatch(eager, backward),
     )
 
 
@@ -497,18 +479,18 @@ def _needed_always() -> tuple[Patch, ...]:
 
 
 def _group() -> PatchGroup:
-    codes = [_hook(number) for number, (module, _, _) in enumerate(_HOOKS) if module in sys.modules]
+    codes = [_hook(*each) for each in _HOOKS if each[0] in sys.modules]
     return PatchGroup((*codes, *distributions.making(), *bindings.found(), *_base()))
 
 
 def acquire(plan: Plan) -> None:
     """Apply the patches that a region under this plan needs, until `release`."""
-    installed.acquire(plan, plan.patches)
+    installed.acquire(plan, lambda: plan.patches)
 
 
 def patched(plan: Plan) -> AbstractContextManager[None]:
     """Apply the patches that a region under this plan needs while the context is open."""
-    return installed.patched(plan, plan.patches)
+    return installed.patched(plan, lambda: plan.patches)
 
 
 def _forget() -> None:

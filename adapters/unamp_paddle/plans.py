@@ -42,11 +42,11 @@ def _deciding() -> tuple[tuple[str, frozenset[str] | None], ...]:
         # A call that is left alone runs its parts under their own rules, so their rules count, too.
         # The parts of some composites are not known (None).
         parts = facts().made_of.get(operator.op or "") if operator.composite else ()
-        always = operator.which is not None or operator.layer or parts is None
-        # An empty set: without a name in the vocabulary, float32 inputs are never cast.
-        deciding = (
-            None if always or parts is None else frozenset({*parts, *filter(None, (operator.op,))})
-        )
+        if operator.which is not None or operator.layer or parts is None:
+            deciding = None
+        else:
+            # An empty set: without a name in the vocabulary, float32 inputs are never cast.
+            deciding = frozenset({*parts, *filter(None, (operator.op,))})
         found.append((operator.name, deciding))
     return tuple(found)
 
@@ -147,26 +147,21 @@ class Plan(BasePlan):
         )
 
     @cached_property
-    def _patches(self) -> tuple[Patch, ...]:
+    def patches(self) -> tuple[Patch, ...]:
+        """The patches that a region needs for this plan, besides those of every region."""
         return not_simulated(self._made_patches)
 
     def _made_patches(self) -> tuple[Patch, ...]:
-        codes = listing.codes()
-        needed = (codes[operator] for operator in listing.composites() if self._needs(operator))
-        group = PatchGroup(needed)
+        needed = (code for operator, code in listing.codes().items() if self._needs(operator))
         # Most policies leave comparisons alone, and Paddle's own then do.
         compared = self.reporting or any(
             self.rule(op) is not Rule.UNTOUCHED for op in listing.COMPARISONS
         )
         return (
-            group,
+            PatchGroup(needed),
             *((listing.comparisons(),) if compared else ()),
             *((distributions.computing(),) if distributions.compute_low(self) else ()),
         )
-
-    def patches(self) -> tuple[Patch, ...]:
-        """Return the patches that a region needs for this plan, besides those of every region."""
-        return self._patches
 
     @cached_property
     def observed(self) -> Plan:
@@ -198,7 +193,7 @@ def plan(policy: Policy, device: str | None) -> Plan | None:
         return None
     if preset(policy.preset).delegates:
         on_gpu = device != "cpu" and not CPU_ONLY
-        stated = policy.delegated("paddle", "gpu") if on_gpu else policy.delegated("paddle", "cpu")
+        stated = policy.delegated("paddle", "gpu" if on_gpu else "cpu")
         return None if stated is None else Plan(stated, stated.rules, delegated=True)
     return Plan(policy, policy.rules, natively=followed_natively(policy, device, gpu=not CPU_ONLY))
 

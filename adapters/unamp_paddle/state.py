@@ -37,7 +37,7 @@ LOW = (paddle.float16, paddle.bfloat16)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 #: The C++ function behind `paddle.is_grad_enabled`, which saves a call in Python.
-is_grad_enabled = getattr(core, "_has_grad", paddle.is_grad_enabled)
+is_grad_enabled = core._has_grad
 
 _SAME = {dtype: dtype for dtype in NAMES}
 #: The classes whose `dtype` is a new object at each access, so that `is` fails (see `dtype_of`):

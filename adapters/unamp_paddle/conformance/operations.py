@@ -116,6 +116,16 @@ class PaddleOperations(NamedOperations):
         return value.detach(), [leaf.grad for leaf in leaves]
 
 
+#: Operations whose function has the argument `axis` where the canonical one has `dim`.
+_WITH_AXIS = frozenset(
+    (
+        "count_nonzero cross cummax cummin cumulative_trapezoid kthvalue linalg_vector_norm "
+        "log_softmax logcumsumexp max min mode nanmean nanmedian nanquantile nansum quantile sort "
+        "trapezoid"
+    ).split()
+)
+
+
 def _find(op: str) -> Callable[..., Any] | None:
     if op in _WRITTEN:
         return _WRITTEN[op]
@@ -124,7 +134,7 @@ def _find(op: str) -> Callable[..., Any] | None:
             if "." not in path or candidate == path:
                 found = named(candidate)
                 if callable(found) and not isinstance(found, type):
-                    return found  # type: ignore[no-any-return]
+                    return _axis(found) if op in _WITH_AXIS else found
     return None
 
 
@@ -216,29 +226,17 @@ def _batch_first(tensor: Tensor) -> Tensor:
 
 
 def _multi_head_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    w_in: Tensor,
-    b_in: Tensor,
-    w_out: Tensor,
-    b_out: Tensor,
-    *,
-    heads: int,
+    query: Tensor, key: Tensor, value: Tensor, *weights: Tensor, heads: int
 ) -> Tensor:
     layer = _built(paddle.nn.MultiHeadAttention, query.shape[-1], heads)
-    inputs = [_batch_first(tensor) for tensor in (query, key, value)]
-    return _batch_first(_with(layer, _attention("", w_in, b_in, w_out, b_out), *inputs))
+    inputs = map(_batch_first, (query, key, value))
+    return _batch_first(_with(layer, _attention("", *weights), *inputs))
 
 
 def _feed_forward(weights: Sequence[Tensor]) -> dict[str, Tensor]:
     w1, b1, w2, b2, *norms = weights
-    named = {
-        "linear1.weight": w1.t(),
-        "linear1.bias": b1,
-        "linear2.weight": w2.t(),
-        "linear2.bias": b2,
-    }
+    named = {"linear1.weight": w1.t(), "linear1.bias": b1}
+    named |= {"linear2.weight": w2.t(), "linear2.bias": b2}
     for n in range(len(norms) // 2):
         named[f"norm{n + 1}.weight"], named[f"norm{n + 1}.bias"] = norms[2 * n : 2 * n + 2]
     return named
@@ -302,17 +300,8 @@ def _fractional_max_pool(
     return pool(input, size, kernel_size=kernel, random_u=float(samples.flatten()[0]))
 
 
-def _ctc_loss(
-    log_probs: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    *,
-    reduction: str,
-) -> Tensor:
-    return F.ctc_loss(
-        log_probs, targets.astype("int32"), input_lengths, target_lengths, reduction=reduction
-    )
+def _ctc_loss(log_probs: Tensor, targets: Tensor, *lengths: Tensor, reduction: str) -> Tensor:
+    return F.ctc_loss(log_probs, targets.astype("int32"), *lengths, reduction=reduction)
 
 
 def _real(input: Tensor) -> Tensor:
@@ -457,28 +446,4 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "upsample_trilinear3d": _resize("trilinear"),
     "var": _std(paddle.var),
     **RARE,
-    **{
-        op: _axis(function)
-        for op, function in {
-            "count_nonzero": paddle.count_nonzero,
-            "cross": paddle.cross,
-            "cummax": paddle.cummax,
-            "cummin": paddle.cummin,
-            "cumulative_trapezoid": paddle.cumulative_trapezoid,
-            "kthvalue": paddle.kthvalue,
-            "linalg_vector_norm": paddle.linalg.vector_norm,
-            "log_softmax": F.log_softmax,
-            "logcumsumexp": paddle.logcumsumexp,
-            "max": paddle.max,
-            "min": paddle.min,
-            "mode": paddle.mode,
-            "nanmean": paddle.nanmean,
-            "nanmedian": paddle.nanmedian,
-            "nanquantile": paddle.nanquantile,
-            "nansum": paddle.nansum,
-            "quantile": paddle.quantile,
-            "sort": paddle.sort,
-            "trapezoid": paddle.trapezoid,
-        }.items()
-    },
 }

@@ -25,30 +25,16 @@ def _pool_in(name: str, rank: int, layout: str) -> Callable[..., Tensor]:
     def pool(input: Tensor, size: int) -> Tensor:
         sizes, none = [size] * rank, [0] * rank
         return getattr(_C_ops, name)(
-            input,
-            sizes,
-            sizes,
-            none,
-            False,
-            True,
-            layout,
-            "avg",
-            False,
-            False,
-            "EXPLICIT",
+            input, sizes, sizes, none, False, True, layout, "avg", False, False, "EXPLICIT",
             *([False] if rank == 3 else []),
-        )
+        )  # fmt: skip
 
     return pool
 
 
-def _rnnt_loss(
-    input: Tensor, target: Tensor, lengths: Tensor, target_lengths: Tensor, *, reduction: str
-) -> Tensor:
-    return F.rnnt_loss(
-        input, target.astype("int32"), lengths.astype("int32"), target_lengths.astype("int32"),
-        fastemit_lambda=0.0, reduction=reduction,
-    )  # fmt: skip
+def _rnnt_loss(input: Tensor, *targets_and_lengths: Tensor, reduction: str) -> Tensor:
+    whole = (each.astype("int32") for each in targets_and_lengths)
+    return F.rnnt_loss(input, *whole, fastemit_lambda=0.0, reduction=reduction)
 
 
 RARE: Mapping[str, Callable[..., Any]] = {

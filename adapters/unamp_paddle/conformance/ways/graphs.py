@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import paddle
 
 from unamp._function_types import Function
 from unamp.adapter import OpenRegion, Way
-from unamp.adapter.plain_ways import Runs
 from unamp_paddle.conformance.ways.opening import (
     both,
     called,
@@ -21,6 +21,9 @@ from unamp_paddle.conformance.ways.opening import (
     written,
 )
 
+#: Compiles a function or a layer.
+Compiles = Callable[[Any], Function]
+
 
 def ways() -> Iterator[Way]:
     """Yield the ways of `paddle.jit`."""
@@ -28,79 +31,47 @@ def ways() -> Iterator[Way]:
         # SOT would simulate the suite's code that makes regions. Gradients are only equal within a
         # bound: a program adds them up in its own order.
         made: dict[str, Any] = {"opens": inside if full_graph else made_before, "equal": "bound"}
-        yield from both(f"to_static {name}", "compiled", _compiling(full_graph=full_graph), **made)
-        yield from both(
-            f"to_static {name}, a layer",
-            "compiled",
-            _compiling_layer(full_graph=full_graph),
-            **made,
-        )
-        yield from both(
-            f"to_static {name}, not_to_static inside",
-            "compiled",
-            _left_out(full_graph=full_graph),
-            **made,
-        )
-        yield Way(
-            f"to_static {name}, function decorated",
-            "decorated",
-            _decorated_inside(full_graph=full_graph),
-            equal="bound",
-        )
-        yield Way(
-            f"to_static {name}, decorated around",
-            "decorated",
-            _decorated_around(full_graph=full_graph),
-            equal="bound",
-        )
+        compiles = partial(paddle.jit.to_static, full_graph=full_graph)
+        for kind, runs in (
+            ("", _compiled),
+            (", a layer", _compiled_layer),
+            (", not_to_static inside", _left_out),
+        ):
+            yield from both(f"to_static {name}{kind}", "compiled", partial(runs, compiles), **made)
+        for kind, run in (
+            ("function decorated", _decorated_inside),
+            ("decorated around", _decorated_around),
+        ):
+            yield Way(
+                f"to_static {name}, {kind}", "decorated", partial(run, compiles), equal="bound"
+            )
     yield from both("jit.save and load", "exported", _loaded, gradients=False, equal="bound")
 
 
-def _compiled(function: Function, *, full_graph: bool) -> Function:
-    compiled: Function = paddle.jit.to_static(function, full_graph=full_graph)
-    return compiled
+def _compiled(compiles: Compiles, function: Function, inputs: Sequence[Any]) -> Any:
+    return called(compiles(function), inputs)
 
 
-def _compiling(*, full_graph: bool) -> Runs:
-    def run(function: Function, inputs: Sequence[Any]) -> Any:
-        return called(_compiled(function, full_graph=full_graph), inputs)
-
-    return run
+def _compiled_layer(compiles: Compiles, function: Function, inputs: Sequence[Any]) -> Any:
+    return called(compiles(holding(function)), inputs)
 
 
-def _compiling_layer(*, full_graph: bool) -> Runs:
-    def run(function: Function, inputs: Sequence[Any]) -> Any:
-        return called(_compiled(holding(function), full_graph=full_graph), inputs)
-
-    return run
-
-
-def _left_out(*, full_graph: bool) -> Runs:
-    def run(function: Function, inputs: Sequence[Any]) -> Any:
-        paddle.jit.not_to_static(function)
-
-        calls = written(
-            "def made({arguments}):\n    return function({arguments})\n",
-            function,
-            function=function,
-        )
-        return called(_compiled(calls, full_graph=full_graph), inputs)
-
-    return run
+def _left_out(compiles: Compiles, function: Function, inputs: Sequence[Any]) -> Any:
+    paddle.jit.not_to_static(function)
+    source = "def made({arguments}):\n    return function({arguments})\n"
+    return called(compiles(written(source, function, function=function)), inputs)
 
 
-def _decorated_inside(*, full_graph: bool) -> Any:
-    def run(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        return called(_compiled(region()(function), full_graph=full_graph), inputs)
+def _decorated_inside(
+    compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any]
+) -> Any:
+    return called(compiles(region()(function)), inputs)
 
-    return run
 
-
-def _decorated_around(*, full_graph: bool) -> Any:
-    def run(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:
-        return called(region()(_compiled(function, full_graph=full_graph)), inputs)
-
-    return run
+def _decorated_around(
+    compiles: Compiles, function: Function, region: OpenRegion, inputs: Sequence[Any]
+) -> Any:
+    return called(region()(compiles(function)), inputs)
 
 
 def _loaded(function: Function, inputs: Sequence[Any]) -> Any:
