@@ -10,8 +10,6 @@ in float32, and its result is rounded to low.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -96,9 +94,7 @@ _seen = _Seen()
 
 def bits_of(tensors: Iterable[Tensor]) -> int:
     """Return the eligible dtypes among tensors."""
-    return functools.reduce(
-        operator.or_, (_BITS.get(tensor.dtype, 0) & _ELIGIBLE for tensor in tensors), 0
-    )
+    return sum({_BITS.get(tensor.dtype, 0) & _ELIGIBLE for tensor in tensors})
 
 
 # --- functions that the compiler reads ------------------------------------------------------------
@@ -164,14 +160,26 @@ def _taking_any(body: Function) -> Function:
     return unamp_operation
 
 
+def _taking_first(body: Function) -> Function:
+    """Return the same for a `body` that takes the first argument by itself.
+
+    The first has a name here that none of the others can have.
+    """
+
+    @unbound
+    def unamp_operation(unamp_first, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return body(unamp_first, args, kwargs)
+
+    return unamp_operation
+
+
 def low(call: Function, to: Low, own: int = 0) -> Function:
     """Return the function that computes low.
 
     Args:
         own: the dtypes of tensors that are not among the arguments, as `bits_of` returns them.
     """
-    dtype, emulated, result = to.dtype, to.emulated, FLOAT32 if to.widened else to.dtype
-    widened = to.widened
+    dtype, emulated, widened = to
 
     @unbound
     def unamp_low(args, kwargs):  # type: ignore[no-untyped-def]
@@ -186,7 +194,7 @@ def low(call: Function, to: Low, own: int = 0) -> Function:
             found = _cast_found(dtype, call(*given, **named))
         else:
             found = call(*given, **named)
-        return _cast_found(result, found) if widened else found
+        return _cast_found(FLOAT32, found) if widened else found
 
     return _taking_any(unamp_low)
 
@@ -196,26 +204,20 @@ def low_norm(call: Function, to: Low) -> Function:
 
     Parameters and statistics are float32.
     """
-    dtype, emulated, widened = to.dtype, to.emulated, to.widened
-    result = FLOAT32 if widened else dtype
+    dtype, emulated, widened = to
 
     @unbound
-    def unamp_norm(given, args, kwargs):  # type: ignore[no-untyped-def]
-        if not emulated:
+    def unamp_norm(activation, args, kwargs):  # type: ignore[no-untyped-def]
+        given = _cast_one(dtype, activation)
+        if emulated:
+            rest = mixed_precision_cast(FLOAT32, args) if _seen(args) & _LOW else args
+            named = mixed_precision_cast(FLOAT32, kwargs)
+            found = mixed_precision_cast(dtype, call(_cast_one(FLOAT32, given), *rest, **named))
+        else:
             found = call(given, *args, **kwargs)
-            return mixed_precision_cast(result, found) if widened else found
-        seen = _seen(args)
-        rest = mixed_precision_cast(FLOAT32, args) if seen & _LOW else args
-        found = mixed_precision_cast(
-            dtype, call(_cast_one(FLOAT32, given), *rest, **mixed_precision_cast(FLOAT32, kwargs))
-        )
-        return mixed_precision_cast(result, found) if widened else found
+        return mixed_precision_cast(FLOAT32, found) if widened else found
 
-    @unbound
-    def unamp_operation(x, *args, **kwargs):  # type: ignore[no-untyped-def]
-        return unamp_norm(_cast_one(dtype, x), args, kwargs)
-
-    return unamp_operation
+    return _taking_first(unamp_norm)
 
 
 def as_first(call: Function, *, emulated: bool) -> Function:
@@ -232,11 +234,7 @@ def as_first(call: Function, *, emulated: bool) -> Function:
         found = call(_cast_one(FLOAT32, given), *rest, **mixed_precision_cast(FLOAT32, kwargs))
         return mixed_precision_cast(given.dtype, found)
 
-    @unbound
-    def unamp_operation(x, *args, **kwargs):  # type: ignore[no-untyped-def]
-        return unamp_as_first(x, args, kwargs)
-
-    return unamp_operation
+    return _taking_first(unamp_as_first)
 
 
 def with_statistics(call: Function, *, training: bool) -> Function:
@@ -374,11 +372,7 @@ def of_a_tensor(call: Function, ruled: Function) -> Function:
             return ruled(value, *args, **kwargs)
         return call(value, *args, **kwargs)
 
-    @unbound
-    def unamp_operation(value, *args, **kwargs):  # type: ignore[no-untyped-def]
-        return unamp_part(value, args, kwargs)
-
-    return unamp_operation
+    return _taking_first(unamp_part)
 
 
 def in_place(call: Function, ruled: Function) -> Function:
@@ -453,18 +447,14 @@ def changing(call: Function) -> Function:
             **mixed_precision_cast(value.dtype, kwargs),
         )
 
-    @unbound
-    def unamp_operation(value, *args, **kwargs):  # type: ignore[no-untyped-def]
-        return unamp_changing(value, args, kwargs)
-
-    return unamp_operation
+    return _taking_first(unamp_changing)
 
 
 def method(name: str) -> Function:
     """Return the function that calls a method of its first argument."""
 
     @unbound
-    def unamp_method(value, *args, **kwargs):  # type: ignore[no-untyped-def]
-        return getattr(value, name)(*args, **kwargs)
+    def unamp_method(unamp_first, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return getattr(unamp_first, name)(*args, **kwargs)
 
     return unamp_method

@@ -64,6 +64,10 @@ def _method(a, b):
     return a.matmul(b)
 
 
+def _filled(a):
+    return a.masked_fill(a > 0.5, value=0.25)
+
+
 def _parts(a):
     return a[0] * 2 + a[1:3, 0].sum()
 
@@ -118,6 +122,7 @@ FAMILIES = {
         "<": (_less, (_P, _Q)),
         "+=": (_in_place, (_P, _Q)),
         ".matmul": (_method, (_P, _Q)),
+        ".masked_fill": (_filled, (_P,)),
         "index": (_parts, (_P,)),
     },
     "layers": {
