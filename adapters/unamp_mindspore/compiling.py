@@ -39,7 +39,7 @@ from unamp_mindspore.decorators import inside
 from unamp_mindspore.drawing import inside_drawing
 from unamp_mindspore.graph_calls import BOUND, CASTS_NOTHING
 from unamp_mindspore.moved import api, jit_context, jit_trace
-from unamp_mindspore.parsing import GraphUnder, graph, parser_hooks
+from unamp_mindspore.parsing import PARSER_HOOKS, graph, graph_under
 from unamp_mindspore.resolving import RESOLVING_HOOKS
 from unamp_mindspore.state import thread
 from unamp_mindspore.strategies import STRATEGY
@@ -55,8 +55,7 @@ _lock = threading.RLock()
 
 def _in_force() -> Policy | None:
     plan = thread.plan
-    policy = getattr(plan, "policy", None)
-    return policy if policy is not None and policy.active else None
+    return plan.policy if plan is not None and plan.policy.active else None
 
 
 @contextmanager
@@ -109,7 +108,7 @@ def _cell_under_policy(cell: nn.Cell, entry: Function) -> Iterator[str]:
     with (
         nullcontext() if policy is None else _lock,
         _attached(cell, policy),
-        GraphUnder(policy) as suffix,
+        graph_under(policy) as suffix,
     ):
         yield suffix
 
@@ -127,7 +126,7 @@ def _executor_under_policy(executor: _JitExecutor) -> Iterator[None]:
                 executor._cell_cache_key_extend = extend
         return
     policy = _policy_for(None, function)
-    with nullcontext() if policy is None else _lock, GraphUnder(policy) as suffix:
+    with nullcontext() if policy is None else _lock, graph_under(policy) as suffix:
         if policy is not None:
             executor.fn = binding(policy).root(function)
         elif layer_rules.used:
@@ -245,7 +244,7 @@ def install() -> None:
         CodePatch(api._JitExecutor.compile, _executor_compiles),
         CodePatch(nn.Cell.compile_and_run, _cell_runs),
         CodePatch(api._CellGraphExecutor.compile, _cell_compiles),
-        *parser_hooks(),
+        *PARSER_HOOKS,
         *RESOLVING_HOOKS,
         *CAPTURE_HOOKS,
     ):

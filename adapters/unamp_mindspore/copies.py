@@ -47,11 +47,8 @@ def function_copy(value: types.FunctionType) -> types.FunctionType:
         value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__
     )
     vars(made).update(vars(value))
-    made.__kwdefaults__, made.__module__, made.__qualname__ = (
-        value.__kwdefaults__,
-        value.__module__,
-        value.__qualname__,
-    )
+    for name in ("__kwdefaults__", "__module__", "__qualname__"):
+        setattr(made, name, getattr(value, name))
     return made
 
 
@@ -60,6 +57,5 @@ def begun(cell: nn.Cell) -> nn.Cell:
     kind: Any = type(cell)
     made = kind.__new__(kind)
     Cell_.__init__(made, type(cell).__name__)  # the part of a cell that is C++
-    if hasattr(nn.Cell, "total_instance_count"):
-        nn.Cell.total_instance_count += 1  # a cell that is freed counts down
+    nn.Cell.total_instance_count += 1  # a cell that is freed counts down
     return made

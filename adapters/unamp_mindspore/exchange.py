@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 
-import mindspore
 import numpy as np
 from mindspore import ops
 from mindspore._c_expression import TensorPy
@@ -18,15 +17,12 @@ from mindspore._c_expression import TensorPy
 from unamp.adapter.memory import bytes_differ
 from unamp_mindspore.casting import cast
 from unamp_mindspore.moved import api
-from unamp_mindspore.state import FLOAT32, Parameter, Tensor
+from unamp_mindspore.state import FLOAT32, Parameter, on_cpu
 
 # The originals, held here: a region replaces the names.
 _equal, _select = ops.Equal(), ops.Select()
 # It writes in place and keeps the dtype: compiled graphs read the numbers there.
 _copied = vars(TensorPy)["copy_"]
-
-#: Whether this MindSpore tells where a tensor's memory is; older ones do not.
-_TELLS = hasattr(Tensor, "data_ptr") and hasattr(Tensor, "is_contiguous")
 
 
 class Exchange:
@@ -38,33 +34,26 @@ class Exchange:
 
     def catch_up(self) -> None:
         """Update the master weights of parameters that other code has changed."""
-        if not _in_reach():
+        if not on_cpu():
             self._given = [None] * len(self._pairs)
         else:
             api._pynative_executor.sync()  # operations that still run may write to the parameters
         for (parameter, master), given in zip(self._pairs, self._given, strict=True):
             if given is None or _differs(parameter, given):
-                value, rounded = (
-                    cast(parameter, FLOAT32),
-                    cast(cast(master, parameter.dtype), FLOAT32),
-                )
+                value = cast(parameter, FLOAT32)
+                rounded = cast(cast(master, parameter.dtype), FLOAT32)
                 _copied(master, _select(_equal(rounded, value), master, value))
 
     def round(self) -> None:
         """Write the rounded values of master weights into their parameters."""
         for parameter, master in self._pairs:
             _copied(parameter, master)
-        if _in_reach():
+        if on_cpu():
             api._pynative_executor.sync()
             self._given = [
                 _bytes(parameter, kept)
                 for (parameter, _), kept in zip(self._pairs, self._given, strict=True)
             ]
-
-
-def _in_reach() -> bool:
-    """Return whether parameters' memory can be read: it is the CPU's, and its place is known."""
-    return _TELLS and mindspore.get_context("device_target") == "CPU"
 
 
 def _differs(parameter: Parameter, given: np.ndarray) -> bool:

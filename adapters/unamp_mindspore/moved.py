@@ -33,6 +33,7 @@ _NEEDED = {
     "jit_context": ("jit_context",),
     "parser": (
         "Parser.parse",
+        "Parser.check_is_base_ctx",
         "resolve_symbol",
         "get_module_namespace",
         "get_class_member_namespace_symbol",

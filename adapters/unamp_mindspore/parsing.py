@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import threading
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from mindspore.ops.composite.multitype_ops import add_impl
 from unamp._compiler_marks import NOT_COMPILED
 from unamp._function_types import Function
 from unamp.adapter.replacing import CodePatch, as_replacement
+from unamp.adapter.state import suspended
 from unamp.errors import NotExpressible
 from unamp.policy import KEPT_POLICIES, Policy
 from unamp.regions import Region
@@ -64,34 +67,23 @@ class _Graph(threading.local):
 graph = _Graph()
 
 
-class GraphUnder:
-    """A context in which the thread compiles, or runs, a graph under a policy.
+@contextmanager
+def graph_under(policy: Policy | None) -> Iterator[str]:
+    """Have the thread compile, or run, a graph under a policy while the context is open.
 
-    No policy is in force for calls meanwhile: the compiler itself runs operations. Entering returns
-    the suffix of the name under which MindSpore keeps the graph.
+    No policy is in force for calls meanwhile: the compiler itself runs operations. Yields the
+    suffix of the name under which MindSpore keeps the graph.
     """
-
-    # A class with slots, not a generator: every call of a compiled function makes one.
-    __slots__ = ("_before", "_policy")
-
-    def __init__(self, policy: Policy | None) -> None:
-        self._policy = policy
-
-    def __enter__(self) -> str:
-        self._before = graph.compiled, thread.plan
-        graph.compiled, thread.plan = True, None
-        return (
-            ""
-            if self._policy is None and not layer_rules.used
-            else _suffix(self._policy, layer_rules.key)
-        )
-
-    def __exit__(self, *error: object) -> None:
-        graph.compiled, thread.plan = self._before
-        if not graph.compiled:
+    before, graph.compiled = graph.compiled, True
+    try:
+        with suspended(thread):
+            plain = policy is None and not layer_rules.used
+            yield "" if plain else _suffix(policy, layer_rules.key)
+    finally:
+        graph.compiled = before
+        if not before:
             graph.bound, graph.backward = False, None
-            if kept_alive:
-                kept_alive.clear()
+            kept_alive.clear()
 
 
 @lru_cache(KEPT_POLICIES)
@@ -201,11 +193,9 @@ def _with(original: Function, self: Any, var: str) -> object:
     return original(self, var)
 
 
-def parser_hooks() -> tuple[CodePatch, ...]:
-    """Return the patches of MindSpore's parser."""
-    kind = parser.Parser
-    # Since 2.10.
-    contexts = (
-        [CodePatch(kind.check_is_base_ctx, _with)] if hasattr(kind, "check_is_base_ctx") else []
-    )
-    return CodePatch(kind.__init__, _parsed), CodePatch(kind.parse, _read), *contexts
+#: The patches of MindSpore's parser.
+PARSER_HOOKS = (
+    CodePatch(parser.Parser.__init__, _parsed),
+    CodePatch(parser.Parser.parse, _read),
+    CodePatch(parser.Parser.check_is_base_ctx, _with),
+)
