@@ -233,22 +233,19 @@ class Binding:
         made = {}
         for kind, (op, call) in graph_operators.OPERATORS.items():
             takes = of_a_tensor if issubclass(kind, ast.unaryop) else of_tensors
-            made[f"unamp_{op}"] = takes(call, self._by_rule(op, call))
-        made["unamp_gradients"] = graph_operators.gradients_like
-        made["unamp_item_set"] = setting(graph_operators.with_item, emulated=self._emulates)
-        for op, call in graph_operators.OPERATORS.values():
-            computed = made[f"unamp_{op}"]
+            computed = made[f"unamp_{op}"] = takes(call, self._by_rule(op, call))
             # MindSpore's tensors have no `**=` and `@=`: both make a new tensor.
             made[f"unamp_in_place_{op}"] = (
                 computed if op in ("pow", "matmul") else in_place(call, computed)
             )
-        moves = {f"attribute_{name}": call for name, call in graph_operators.ATTRIBUTES.items()}
-        for name, call in {"subscript": graph_operators.subscript, **moves}.items():
-            # Indices are never cast: casting a list makes it a tuple, which indexes otherwise.
-            made[f"unamp_{name}"] = of_a_tensor(call, as_first(call, emulated=self._emulates))
+        made["unamp_gradients"] = graph_operators.gradients_like
+        made["unamp_item_set"] = setting(graph_operators.with_item, emulated=self._emulates)
+        for name, call in graph_operators.ATTRIBUTES.items():
+            made[f"unamp_attribute_{name}"] = self._moving(call)
         same = graph_operators.itself
         made["unamp_subscript"] = indexing(
-            made["unamp_subscript"], of_a_tensor(same, self._by_rule("index", same))
+            self._moving(graph_operators.subscript),
+            of_a_tensor(same, self._by_rule("index", same)),
         )
         for op, call in graph_operators.BUILTINS.items():
             if self._rules[op] is not Rule.BANNED:
@@ -260,6 +257,10 @@ class Binding:
         # MindSpore copies by dividing by 1, which would follow the rule of a division.
         made["unamp_method_copy"] = method("copy")
         return made
+
+    def _moving(self, call: Function) -> Function:
+        # Indices are never cast: casting a list makes it a tuple, which indexes otherwise.
+        return of_a_tensor(call, as_first(call, emulated=self._emulates))
 
     # --- code -------------------------------------------------------------------------------------
 
@@ -368,20 +369,12 @@ class Binding:
                 "them in float32, or train in PYNATIVE_MODE without mindspore.jit"
             )
         norm = vocabulary()[op].group == "norm"
-        widened = _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS
         if rule is Rule.LOW and not norm:
-            return self._compute_by(
-                cell,
-                own,
-                _converted(self._low.dtype, self._emulates),
-                lambda call: low(call, self._low, own),
-            )
-        if rule is Rule.FP32:
-            return self._compute_by(cell, own, widened, wide)
-        if norm:
-            return self._compute_by(cell, own, widened, functools.partial(self._by_rule, op))
-        if not own:
-            return self._compute_by(cell, own, PARTS, functools.partial(self._by_rule, op))
+            rounding = _converted(self._low.dtype, self._emulates)
+            return self._compute_by(cell, own, rounding, lambda call: low(call, self._low, own))
+        if rule is Rule.FP32 or norm or not own:
+            parts = _converted(FLOAT32, False) if own & ~_FLOAT32_ALONE else PARTS
+            return self._compute_by(cell, own, parts, functools.partial(self._by_rule, op))
         if rule is Rule.WIDEST and own == _FLOAT32_ALONE:
             return self._compute_by(cell, own, PARTS, wide)
         return None

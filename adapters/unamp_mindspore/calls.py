@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 from mindspore import mint, ops
@@ -53,15 +52,11 @@ from unamp_mindspore.state import (
 _FLOAT16, _BFLOAT16 = LOW
 _NUMBERS = frozenset({int, bool, float, str, type(None)})
 
-#: The running statistics of a batch norm: their places in a call of a primitive, and their names in
-#: one of a function.
-_STATISTICS = ((4, "running_mean"), (5, "running_var"))
-
 
 def entry(operator: Operator) -> Function:
     """Return the function that replaces an operation's original while a region is open."""
     call, name, layer = operator.call, operator.name, operator.layer
-    order = _parameters(call) if operator.activation_only else ()
+    order = tuple(operator.places) if operator.activation_only else ()
 
     def enter(*args: Any, **kwargs: Any) -> Any:
         plan = thread.plan
@@ -93,11 +88,6 @@ def entry(operator: Operator) -> Function:
 
     enter.__name__ = enter.__qualname__ = name.rpartition(".")[2]
     return enter
-
-
-def _parameters(function: Function) -> tuple[str, ...]:
-    code = function.__code__ if isinstance(function, FunctionType) else None
-    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
 
 
 def _has_low(value: object) -> bool:
@@ -223,10 +213,11 @@ class _Performer(Performer[Plan, Operator]):
 
 
 def _statistics(operator: Operator, args: Args, kwargs: Keywords) -> Sequence[Tensor | None]:
-    if operator.bound:
-        found: Sequence[Tensor | None] = args[_STATISTICS[0][0] : _STATISTICS[1][0] + 1]
+    """Return the running statistics that a call of a batch norm updates."""
+    if operator.bound:  # a primitive, which takes no names
+        found: Sequence[Tensor | None] = args[4:6]
         return found
-    return [operator.argument(name, args, kwargs) for _, name in _STATISTICS]
+    return [operator.argument(name, args, kwargs) for name in ("running_mean", "running_var")]
 
 
 _performer = _Performer(thread, NESTING, Casts(cast, rounded, map_floats), NAMES, FLOAT32)

@@ -23,13 +23,10 @@ from unamp.adapter import Decoration
 from unamp.adapter.layers import excluded_layers
 from unamp.adapter.state import suspended
 from unamp.adapter.wrapping import derived_class
-from unamp.dtypes import FLOAT32 as FLOAT32_NAME
-from unamp.dtypes import LOW_DTYPES
 from unamp.errors import NotExpressible
 from unamp_mindspore.casting import cast
 from unamp_mindspore.exchange import Exchange
-from unamp_mindspore.observing import dtype_name
-from unamp_mindspore.state import DTYPES, FLOAT32, Parameter, Tensor, thread
+from unamp_mindspore.state import DTYPES, FLOAT32, LOW, NAMES, Parameter, Tensor, thread
 
 #: MindSpore's base classes of optimizers.
 OPTIMIZERS = (nn.Optimizer, GroupedOptimizer)
@@ -96,40 +93,30 @@ def _to_cast(networks: Sequence[nn.Cell], excluded: Sequence[object]) -> list[Pa
     instances, chosen = excluded_layers(
         excluded, nn.Cell, "cells and classes of cells of MindSpore"
     )
-    classes = (*_NORMS, *chosen)
-    found: dict[int, Parameter] = {}
-    kept: set[int] = set()
-
-    def look(cell: nn.Cell) -> None:
-        if id(cell) in instances or isinstance(cell, classes):
-            kept.update(id(parameter) for parameter in cell.get_parameters())
-            return
-        found.update(
-            (id(parameter), parameter)
-            for parameter in cell._params.values()
-            if parameter is not None
-        )
-        for inner in cell.cells():
-            if inner is not None:
-                look(inner)
-
-    for network in networks:
-        look(network)
     # A parameter that is shared with a layer that stays float32 stays float32, too.
-    floating = (FLOAT32_NAME, *LOW_DTYPES)
-    return [
-        each
-        for each in found.values()
-        if id(each) not in kept and dtype_name(each.dtype) in floating
-    ]
+    kept = {
+        id(parameter)
+        for network in networks
+        for _, cell in network.cells_and_names()
+        if id(cell) in instances or isinstance(cell, (*_NORMS, *chosen))
+        for parameter in _parameters(cell)
+    }
+    found = {id(each): each for network in networks for each in _parameters(network)}
+    return [each for key, each in found.items() if key not in kept and each.dtype in NAMES]
+
+
+def _parameters(cell: nn.Cell) -> Iterator[Parameter]:
+    """Yield the parameters of a cell and of the cells inside it."""
+    for _, each in cell.cells_and_names():
+        yield from (parameter for parameter in each._params.values() if parameter is not None)
 
 
 def _check_new(parameters: Sequence[Parameter], optimizers: Sequence[Optimizer]) -> None:
     for parameter in parameters:
-        if (name := dtype_name(parameter.dtype)) in LOW_DTYPES:
+        if parameter.dtype in LOW:
             raise ValueError(
-                f"parameter {parameter.name} is {name} already; decorate a network whose "
-                "parameters are float32, once"
+                f"parameter {parameter.name} is {NAMES[parameter.dtype]} already; decorate a "
+                "network whose parameters are float32, once"
             )
     for optimizer in optimizers:
         if isinstance(optimizer, _MasterWeights):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unamp.adapter.kept_calls import Arguments, Calls, Signatures
 from unamp.adapter.observing import unobserved
 from unamp.adapter.shadowing import NAMED, LeftOut
 from unamp.adapter.signatures import (
+    Padding,
+    PerAxis,
     batch_norm,
     convolution,
     embedding,
@@ -50,11 +51,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Argume
 
 
 def _softmax(
-    input: Tensor,
-    axis: int | Sequence[int] = -1,
-    *,
-    dtype: Dtype | None = None,
-    dim: int | None = None,
+    input: Tensor, axis: PerAxis = -1, *, dtype: Dtype | None = None, dim: int | None = None
 ) -> Arguments:
     if dtype is not None:
         raise LeftOut(NAMED)
@@ -63,7 +60,7 @@ def _softmax(
 
 def _layer_norm(
     input: Tensor,
-    normalized_shape: int | Sequence[int],
+    normalized_shape: PerAxis,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
@@ -73,54 +70,28 @@ def _layer_norm(
     )
 
 
+def _mint_conv(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: PerAxis = 1,
+    padding: Padding = 0, dilation: PerAxis = 1, groups: int = 1,
+) -> Arguments:  # fmt: skip
+    return convolution(
+        input, weight, bias,
+        stride=stride, padding=padding, dilation=dilation, groups=groups, last=False,
+    )  # fmt: skip
+
+
 def _conv(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
-    pad_mode: str = "valid", padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1,
-    groups: int = 1,
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: PerAxis = 1,
+    pad_mode: str = "valid", padding: PerAxis = 0, dilation: PerAxis = 1, groups: int = 1,
 ) -> Arguments:  # fmt: skip
     sides = padding if pad_mode == "pad" else pad_mode
-    return convolution(
-        input,
-        weight,
-        bias,
-        stride=stride,
-        padding=sides,
-        dilation=dilation,
-        groups=groups,
-        last=False,
-    )
-
-
-def _mint_conv(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: str | int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Arguments:
-    return convolution(
-        input,
-        weight,
-        bias,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        last=False,
-    )
+    return _mint_conv(input, weight, bias, stride, sides, dilation, groups)
 
 
 def _reduction(
-    input: Tensor,
-    axis: int | Sequence[int] | None = None,
-    keep_dims: bool = False,
-    *,
-    dim: int | Sequence[int] | None = None,
-    keepdim: bool = False,
-    dtype: Dtype | None = None,
-) -> Arguments:
+    input: Tensor, axis: PerAxis | None = None, keep_dims: bool = False, *,
+    dim: PerAxis | None = None, keepdim: bool = False, dtype: Dtype | None = None,
+) -> Arguments:  # fmt: skip
     if dtype is not None:
         raise LeftOut(NAMED)
     return reduction(input, axis if dim is None else dim, keep_dims or keepdim)
@@ -155,18 +126,13 @@ def _dense(layer: nn.Dense, x: Tensor) -> Arguments:
 def _convolution(layer: nn.Conv2d, x: Tensor) -> Arguments:
     rank = len(layer.kernel_size)
     refuse_unless(getattr(layer, "data_format", "NCHW") in ("NCHW", "NCDHW"), "its channels last")
-    sides: str | Sequence[Sequence[int]] = layer.pad_mode
-    if sides == "pad":
-        given = (
-            (layer.padding,) * (2 * rank)
-            if isinstance(layer.padding, int)
-            else tuple(layer.padding)
-        )
-        sides = [given[n : n + 2] for n in range(0, 2 * rank, 2)]
-    return convolution(
-        x, layer.weight, layer.bias if layer.has_bias else None, stride=layer.stride, padding=sides,
-        dilation=layer.dilation, groups=layer.group, last=False,
-    )  # fmt: skip
+    sides: Padding = layer.pad_mode
+    if sides == "pad" and isinstance(layer.padding, int):
+        sides = layer.padding
+    elif sides == "pad":
+        sides = [layer.padding[n : n + 2] for n in range(0, 2 * rank, 2)]
+    bias = layer.bias if layer.has_bias else None
+    return _mint_conv(x, layer.weight, bias, layer.stride, sides, layer.dilation, layer.group)
 
 
 def _pooling(layer: nn.MaxPool2d, x: Tensor) -> Arguments:

@@ -63,9 +63,7 @@ def _layers() -> dict[Function, dict[type, str]]:
 def layer_operation(cell: nn.Cell) -> str | None:
     """Return the operation of a cell that is one; None for any other cell."""
     kinds = None if "construct" in vars(cell) else _layers().get(type(cell).construct)
-    if kinds is None:
-        return None
-    return _of_layer(kinds)((cell,), {})
+    return None if kinds is None else _of_layer(kinds)((cell,), {})
 
 
 @cache
@@ -87,19 +85,11 @@ def codes() -> dict[Operator, CodePatch]:
         made[operator] = CodePatch(function, instead)
 
     for construct, kinds in _layers().items():
-        op, which = (
-            next(iter(kinds.values())),
-            None if len(set(kinds.values())) == 1 else _of_layer(kinds),
-        )
+        op, *others = dict.fromkeys(kinds.values())
         add(
-            construct,
-            op,
-            construct.__qualname__,
-            layer=True,
-            bound=True,
-            ops=kinds.values(),
-            which=which,
-        )
+            construct, op, construct.__qualname__,
+            layer=True, bound=True, ops=others, which=_of_layer(kinds) if others else None,
+        )  # fmt: skip
     for path, op in spelled().items():
         if _left_alone(op):
             continue
@@ -158,23 +148,16 @@ def methods() -> dict[str, Operator]:
     """Return the operations of Tensor's methods in C++, by the methods' names."""
     inherited = vars(TensorPy)
     found = {}
-    for name, op in tensor_methods().items():
+
+    def add(name: str, op: str, **kinds: Any) -> None:
         if name in inherited and name not in vars(Tensor) and not _left_alone(op):
-            found[name] = Operator(op, f"Tensor.{name}", inherited[name])
+            found[name] = Operator(op, f"Tensor.{name}", inherited[name], **kinds)
+
+    for name, op in tensor_methods().items():
+        add(name, op)
     for name, other in facts().in_place.items():
-        if name in inherited and name not in vars(Tensor):
-            op = tensor_methods()[other]
-            found[name] = Operator(
-                op,
-                f"Tensor.{name}",
-                inherited[name],
-                in_place=True,
-                out_of_place=getattr(Tensor, other),
-            )
-    subscript = inherited["__getitem__"]
-    found["__getitem__"] = Operator(
-        "index", "Tensor.__getitem__", subscript, ops=("select", "slice"), which=_indexing
-    )
+        add(name, tensor_methods()[other], in_place=True, out_of_place=getattr(Tensor, other))
+    add("__getitem__", "index", ops=("select", "slice"), which=_indexing)
     return found
 
 

@@ -59,10 +59,8 @@ def with_cast_gradients(tree: ast.Module) -> ast.Module:
         inputs.append(_placed(ast.Starred(_name(given.vararg.arg, function), ast.Load()), function))
     # The first statement, since the body may rebind the names. The last two arguments are the
     # result and its gradient, which `gradients_like` does not reach.
-    kept = _placed(ast.Name("unamp_inputs", ast.Store()), function)
-    function.body.insert(
-        0, _placed(ast.Assign([kept], _placed(ast.Tuple(inputs, ast.Load()), function)), function)
-    )
+    kept = _placed(ast.Tuple(inputs, ast.Load()), function)
+    function.body.insert(0, _assigned("unamp_inputs", kept, function))
     _Returns().generic_visit(function)
     return tree
 
@@ -78,13 +76,8 @@ class _Returns(ast.NodeTransformer):
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         if node.value is not None:
-            arguments = [node.value, _name("unamp_inputs", node)]
-            node.value = _placed(ast.Call(_name("unamp_gradients", node), arguments, []), node)
+            node.value = _call(node, "unamp_gradients", [node.value, _name("unamp_inputs", node)])
         return node
-
-
-def _name(name: str, like: ast.AST) -> ast.Name:
-    return _placed(ast.Name(name, ast.Load()), like)
 
 
 class _Once(ast.NodeTransformer):
@@ -100,8 +93,7 @@ class _Once(ast.NodeTransformer):
         if not isinstance(node, ast.expr) or not _has(node, ast.Call):
             return node
         name = f"unamp_index_{len(self.assigned)}"
-        variable = _placed(ast.Name(name, ast.Store()), node)
-        self.assigned.append(_placed(ast.Assign([variable], node), self._statement))
+        self.assigned.append(_assigned(name, node, self._statement))
         return _name(name, node)
 
 
@@ -151,9 +143,7 @@ class _Rewriter(ast.NodeTransformer):
         of = target.value
         if not isinstance(of, ast.Name) or of.id not in self._local:
             return node
-        variable = _placed(ast.Name(of.id, ast.Store()), of)
-        made = self._call(node, "unamp_item_set", [of, target.slice, value])
-        return _placed(ast.Assign([variable], made), node)
+        return _assigned(of.id, _call(node, "unamp_item_set", [of, target.slice, value]), node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.AST]:
         target = node.target
@@ -182,13 +172,13 @@ class _Rewriter(ast.NodeTransformer):
         self.generic_visit(node)
         if "unamp_subscript" not in self._names or not isinstance(node.ctx, ast.Load):
             return node
-        if isinstance(node.value, _PLAIN) or self._is_no_tensor(node.value):
+        if self._is_no_tensor(node.value):
             return node
-        return self._call(node, "unamp_subscript", [node.value, node.slice])
+        return _call(node, "unamp_subscript", [node.value, node.slice])
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if CONVERTED in self._names and isinstance(node.ctx, ast.Load) and self._is_parameter(node):
-            return node if node.attr in STATISTICS else self._call(node, CONVERTED, [node])
+            return node if node.attr in STATISTICS else _call(node, CONVERTED, [node])
         self.generic_visit(node)
         name = f"unamp_attribute_{node.attr}"
         if (
@@ -197,7 +187,7 @@ class _Rewriter(ast.NodeTransformer):
             or self._is_no_tensor(node.value)
         ):
             return node
-        return self._call(node, name, [node.value])
+        return _call(node, name, [node.value])
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -210,14 +200,12 @@ class _Rewriter(ast.NodeTransformer):
             return node
         if (
             isinstance(of, ast.Attribute)
-            and not isinstance(of.value, ast.Constant)
+            and f"unamp_method_{of.attr}" in self._names
             and not self._is_no_tensor(of.value)
         ):
-            name = f"unamp_method_{of.attr}"
-            if name in self._names:
-                made = self._call(node, name, [of.value, *node.args])
-                made.keywords = node.keywords
-                return made
+            made = _call(node, f"unamp_method_{of.attr}", [of.value, *node.args])
+            made.keywords = node.keywords
+            return made
         return node
 
     def _operation(
@@ -232,10 +220,7 @@ class _Rewriter(ast.NodeTransformer):
             return node
         if any(isinstance(each, _PLAIN) and not _is_number(each) for each in values):
             return node
-        return self._call(node, f"{prefix}{op[0]}", values)
-
-    def _call(self, node: ast.AST, name: str, values: list[ast.expr]) -> ast.Call:
-        return _placed(ast.Call(_placed(ast.Name(name, ast.Load()), node), values, []), node)
+        return _call(node, f"{prefix}{op[0]}", values)
 
     def _is_parameter(self, node: ast.Attribute) -> bool:
         """Return whether an attribute is an eligible parameter, or a list or tuple of them."""
@@ -264,6 +249,18 @@ class _Rewriter(ast.NodeTransformer):
             of = self._value(node.value)
             return _UNKNOWN if of is _UNKNOWN else getattr(of, node.attr, _UNKNOWN)
         return _UNKNOWN
+
+
+def _name(name: str, like: ast.AST) -> ast.Name:
+    return _placed(ast.Name(name, ast.Load()), like)
+
+
+def _call(like: ast.AST, name: str, values: list[ast.expr]) -> ast.Call:
+    return _placed(ast.Call(_name(name, like), values, []), like)
+
+
+def _assigned(name: str, value: ast.expr, like: ast.AST) -> ast.Assign:
+    return _placed(ast.Assign([_placed(ast.Name(name, ast.Store()), like)], value), like)
 
 
 def _placed(node: NodeT, like: ast.AST) -> NodeT:

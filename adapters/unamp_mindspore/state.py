@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 import mindspore
-from mindspore import Parameter, Tensor, context
+from mindspore import context
 from mindspore._c_expression import TensorPy
 
 from unamp._function_types import Args, Keywords
@@ -15,11 +15,8 @@ from unamp.adapter.performing import CallPlan
 from unamp.adapter.state import Dtypes, ThreadState
 from unamp.policy import Rule
 
-__all__ = [
-    "DEVICE", "DTYPES", "FLOAT32", "LOW", "NAMES", "Parameter", "Plan", "Tensor", "device",
-    "dtype_of", "on_cpu", "setting", "thread",
-]  # fmt: skip
-
+Tensor = mindspore.Tensor
+Parameter = mindspore.Parameter
 #: The class of MindSpore's dtypes.
 Dtype = mindspore.Type
 
