@@ -176,10 +176,6 @@ def _index(input: Tensor, *indices: Tensor) -> Tensor:
     return input[tuple(indices)] if len(indices) > 1 else input[indices[0]]
 
 
-def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *tensors: function(list(tensors))
-
-
 def _chunked(input: Tensor, size: int, dim: int = 0) -> Any:
     return ops.split(input, size, axis=dim)
 
@@ -206,15 +202,8 @@ def _fractional_max_pool(
     return pool(input, kernel, output_size=size, _random_samples=samples)
 
 
-def _ctc_loss(
-    log_probs: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    *,
-    reduction: str,
-) -> Tensor:
-    return ops.ctc_loss(log_probs, targets, input_lengths, target_lengths, reduction=reduction)[0]
+def _ctc_loss(log_probs: Tensor, *targets_and_lengths: Tensor, reduction: str) -> Tensor:
+    return ops.ctc_loss(log_probs, *targets_and_lengths, reduction=reduction)[0]
 
 
 def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:

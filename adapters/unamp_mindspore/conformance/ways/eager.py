@@ -44,9 +44,9 @@ def _recomputed_cell(function: Function, region: OpenRegion, inputs: Sequence[An
 # --- MindSpore's own AMP --------------------------------------------------------------------------
 
 
-def _own(function: Function, level: str = "auto") -> Any:
+def _own(function: Function) -> Any:
     """Return a function under MindSpore's own AMP."""
-    return amp.auto_mixed_precision(function if level == "auto" else Holding(function), level)
+    return amp.auto_mixed_precision(function, "auto")
 
 
 def _own_around(function: Function, region: OpenRegion, inputs: Sequence[Any]) -> Any:

@@ -65,13 +65,9 @@ def ways() -> Iterator[Way]:
     for name, policy_is in (("around", _around), ("inside", _in_body), ("decorated", _decorated)):
         run = partial(policy_is, _captured)
         yield Way(
-            f"jit bytecode, region {name}",
-            "compiled",
-            run,
-            gradients=False,
-            upstream=NO_KERNEL,
-            absent=_CAPTURES,
-        )
+            f"jit bytecode, region {name}", "compiled", run,
+            gradients=False, upstream=NO_KERNEL, absent=_CAPTURES,
+        )  # fmt: skip
     yield Way(
         "jit trace, region around",
         "compiled",
@@ -79,21 +75,11 @@ def ways() -> Iterator[Way]:
         refused=_not_traced,
         gradients=False,
     )
-    for name, made in (("cell", Holding), ("decorated cell", None)):
-        run = (
-            partial(_around, _exported, cell=Holding)
-            if made
-            else partial(_decorated, _exported, cell=decorated_cell)
-        )
-        yield Way(
-            f"MINDIR of a {name}, loaded",
-            "exported",
-            run,
-            equal="bound",
-            gradients=False,
-            upstream=READS,
-            dear=made is None,
-        )
+    promised: dict[str, Any] = {"equal": "bound", "gradients": False, "upstream": READS}
+    run = partial(_around, _exported, cell=Holding)
+    yield Way("MINDIR of a cell, loaded", "exported", run, **promised)
+    run = partial(_decorated, _exported, cell=decorated_cell)
+    yield Way("MINDIR of a decorated cell, loaded", "exported", run, dear=True, **promised)
 
 
 def _compiled(
@@ -112,7 +98,7 @@ def _compiled(
         yield Way(
             f"{name}, decorated function in it",
             "decorated",
-            partial(_decorated_deep, compiles),
+            partial(_decorated, compiles, deep=True),
             **followed,
         )
         yield Way(
@@ -140,7 +126,7 @@ def _compiled(
     yield Way(
         f"{name}, decorated cell in it",
         "decorated",
-        partial(_decorated_deep, compiles, cell=decorated_cell),
+        partial(_decorated, compiles, cell=decorated_cell, deep=True),
         **once,
     )
     method = partial(_decorated, compiles, cell=cell_with_decorated_method)
@@ -175,21 +161,12 @@ def _decorated(
     inputs: Sequence[Any],
     *,
     cell: Any = None,
+    deep: bool = False,
 ) -> Any:
-    return compiles(region()(function) if cell is None else cell(function, region), inputs)
-
-
-def _decorated_deep(
-    compiles: Compiles,
-    function: Function,
-    region: OpenRegion,
-    inputs: Sequence[Any],
-    *,
-    cell: Any = None,
-) -> Any:
-    return compiles(
-        calling(region()(function)) if cell is None else HoldingCell(cell(function, region)), inputs
-    )
+    made = region()(function) if cell is None else cell(function, region)
+    if deep:
+        made = calling(made) if cell is None else HoldingCell(made)
+    return compiles(made, inputs)
 
 
 # --- compilers ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -23,9 +24,10 @@ Steps = Callable[[Function, Sequence[Any], Sequence[int]], tuple[Any, Sequence[A
 
 
 def _value_and_grad(
-    function: Function, inputs: Sequence[Any], places: Sequence[int]
+    function: Function, inputs: Sequence[Any], places: Sequence[int], *, jitted: bool = False
 ) -> tuple[Any, Sequence[Any]]:
-    value, gradients = mindspore.value_and_grad(function, tuple(places))(*inputs)
+    differentiated = mindspore.value_and_grad(function, tuple(places))
+    value, gradients = (mindspore.jit(differentiated) if jitted else differentiated)(*inputs)
     return value, gradients if isinstance(gradients, tuple) else (gradients,)
 
 
@@ -33,13 +35,6 @@ def _value_and_grad_of_cell(
     function: Function, inputs: Sequence[Any], places: Sequence[int]
 ) -> tuple[Any, Sequence[Any]]:
     return _value_and_grad(Holding(function), inputs, places)
-
-
-def _jitted(
-    function: Function, inputs: Sequence[Any], places: Sequence[int]
-) -> tuple[Any, Sequence[Any]]:
-    value, gradients = mindspore.jit(mindspore.value_and_grad(function, tuple(places)))(*inputs)
-    return value, gradients if isinstance(gradients, tuple) else (gradients,)
 
 
 def _parameter(tensor: Any, name: str) -> Any:
@@ -150,11 +145,8 @@ def _around(
     *,
     compiled: bool = False,
 ) -> tuple[Any, Sequence[Any]]:
-    with region():
-        if not compiled:
-            return steps(function, inputs, places)
-        with graph_mode():
-            return steps(function, inputs, places)
+    with region(), graph_mode() if compiled else nullcontext():
+        return steps(function, inputs, places)
 
 
 def _inside(
@@ -183,7 +175,10 @@ WAYS = (
         value_and_grad=partial(_around, _train_step), upstream=RECORDS,
     ),
     Way("Model.train", "transformed", value_and_grad=partial(_around, _model), upstream=RECORDS),
-    Way("jit of value_and_grad", "transformed", value_and_grad=partial(_around, _jitted), **_GRAPH),
+    Way(
+        "jit of value_and_grad", "transformed",
+        value_and_grad=partial(_around, partial(_value_and_grad, jitted=True)), **_GRAPH,
+    ),
     Way(
         "GRAPH_MODE, value_and_grad", "transformed",
         value_and_grad=partial(_around, _value_and_grad_of_cell, compiled=True), **_GRAPH,
