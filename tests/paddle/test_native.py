@@ -80,7 +80,7 @@ def test_paddles_own_region_is_opened_beside_and_closed(beside, monkeypatch):
             _dygraph_tracer()._amp_level, _dygraph_tracer()._amp_dtype = before, "float32"
             opened.append(False)
 
-    monkeypatch.setattr(activation, "_native", lambda plan: Region())
+    monkeypatch.setattr(paddle.amp, "auto_cast", lambda *_, **__: Region())
     realisation = Activation(beside)
     token = realisation.enter()
     assert levels(x) == [core.AmpLevel.O1]
