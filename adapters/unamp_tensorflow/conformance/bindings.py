@@ -11,7 +11,17 @@ from unamp._function_types import Function
 from unamp_tensorflow.conformance.layers import LAYERS
 from unamp_tensorflow.conformance.rare import RARE
 from unamp_tensorflow.conformance.shapes import INDEXING, SHAPES, swapped
-from unamp_tensorflow.conformance.signatures import axis, channels, first, keras, last, ops, pool
+from unamp_tensorflow.conformance.signatures import (
+    axis,
+    channels,
+    first,
+    keras,
+    last,
+    loss,
+    ops,
+    pool,
+    reduced,
+)
 from unamp_tensorflow.conformance.transforms import TRANSFORMS
 from unamp_tensorflow.state import Tensor
 
@@ -35,37 +45,14 @@ def _interpolate(input: Tensor, *, scale_factor: float, mode: str) -> Tensor:
     return _resize(mode)(input, size)
 
 
-def _shared(losses: Tensor, reduction: str) -> Tensor:
-    """Return losses, reduced as PyTorch's argument `reduction` says."""
-    return (
-        losses
-        if reduction == "none"
-        else tf.reduce_sum(losses)
-        if reduction == "sum"
-        else tf.reduce_mean(losses)
-    )
-
-
 def _cross_entropy(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    return _shared(
+    return reduced(
         tf.nn.sparse_softmax_cross_entropy_with_logits(labels=target, logits=input), reduction
     )
 
 
 def _with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    return _shared(tf.nn.sigmoid_cross_entropy_with_logits(labels=target, logits=input), reduction)
-
-
-def _loss(name: str) -> Function:
-    """Return a loss of Keras for each element.
-
-    Keras averages over the last axis, so each element is a row of its own here.
-    """
-
-    def loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-        return _shared(keras(f"losses.{name}")(target[..., None], input[..., None]), reduction)
-
-    return loss
+    return reduced(tf.nn.sigmoid_cross_entropy_with_logits(labels=target, logits=input), reduction)
 
 
 def _ctc_loss(
@@ -84,10 +71,6 @@ def _ctc_loss(
         logits_time_major=True,
         blank_index=0,
     )
-
-
-def _reduced(function: Function) -> Function:
-    return lambda input, *, dim: function(input, axis=dim)
 
 
 def _segment_pool(data: Tensor, lengths: Tensor) -> Tensor:
@@ -139,33 +122,33 @@ def _fake_quantize_channels(
 _REDUCTIONS: dict[str, Function] = {
     "all": lambda input, *, dim: tf.reduce_all(tf.not_equal(input, 0.0), dim),
     "any": lambda input, *, dim: tf.reduce_any(tf.not_equal(input, 0.0), dim),
-    "amax": _reduced(tf.reduce_max),
-    "amin": _reduced(tf.reduce_min),
+    "amax": axis(tf.reduce_max),
+    "amin": axis(tf.reduce_min),
     "bincount": lambda input, weights: tf.math.bincount(tf.cast(input, tf.int32), weights),
     "cdist": ops("cdist"),
-    "count_nonzero": _reduced(tf.math.count_nonzero),
-    "cumprod": _reduced(tf.math.cumprod),
-    "cumsum": _reduced(tf.cumsum),
+    "count_nonzero": axis(tf.math.count_nonzero),
+    "cumprod": axis(tf.math.cumprod),
+    "cumsum": axis(tf.cumsum),
     "histc": lambda input, *, bins, min, max: tf.histogram_fixed_width(
         input, tf.cast([min, max], input.dtype), bins
     ),
-    "linalg_norm": _reduced(tf.linalg.norm),
-    "linalg_vector_norm": _reduced(tf.math.reduce_euclidean_norm),
-    "logcumsumexp": _reduced(tf.math.cumulative_logsumexp),
-    "logsumexp": _reduced(tf.reduce_logsumexp),
+    "linalg_norm": axis(tf.linalg.norm),
+    "linalg_vector_norm": axis(tf.math.reduce_euclidean_norm),
+    "logcumsumexp": axis(tf.math.cumulative_logsumexp),
+    "logsumexp": axis(tf.reduce_logsumexp),
     "mean": lambda input, *, dim=None, keepdim=False: tf.reduce_mean(input, dim, keepdim),
-    "median": _reduced(ops("median")),
-    "nanmean": _reduced(ops("nanmean")),
-    "nanmedian": _reduced(ops("nanmedian")),
-    "nanquantile": lambda input, q, *, dim: ops("nanquantile")(input, q, axis=dim),
-    "nansum": _reduced(ops("nansum")),
-    "norm": _reduced(tf.norm),
-    "prod": _reduced(tf.reduce_prod),
-    "quantile": lambda input, q, *, dim: ops("quantile")(input, q, axis=dim),
+    "median": axis(ops("median")),
+    "nanmean": axis(ops("nanmean")),
+    "nanmedian": axis(ops("nanmedian")),
+    "nanquantile": axis(ops("nanquantile")),
+    "nansum": axis(ops("nansum")),
+    "norm": axis(tf.norm),
+    "prod": axis(tf.reduce_prod),
+    "quantile": axis(ops("quantile")),
     "segment_pool": _segment_pool,
     "std": _spread(tf.math.reduce_std),
     "sum": lambda input, *, dim=None, keepdim=False: tf.reduce_sum(input, dim, keepdim),
-    "trapezoid": _reduced(ops("trapezoid")),
+    "trapezoid": axis(ops("trapezoid")),
     "var": _spread(tf.math.reduce_variance),
     "var_mean": _spread(lambda input, dim: tf.nn.moments(input, [dim])[::-1]),
 }
@@ -184,16 +167,16 @@ _PRODUCTS: dict[str, Function] = {
 }
 
 _LOSSES: dict[str, Function] = {
-    "binary_cross_entropy": _loss("binary_crossentropy"),
+    "binary_cross_entropy": loss("binary_crossentropy"),
     "binary_cross_entropy_with_logits": _with_logits,
     # Keras's is a loss, smaller for more similar vectors.
     "cosine_similarity": lambda a, b: -keras("losses.cosine_similarity")(a, b),
     "cross_entropy": _cross_entropy,
     "ctc_loss": _ctc_loss,
-    "huber_loss": _loss("huber"),
-    "kl_div": _loss("kld"),
-    "l1_loss": _loss("mae"),
-    "mse_loss": _loss("mse"),
+    "huber_loss": loss("huber"),
+    "kl_div": loss("kld"),
+    "l1_loss": loss("mae"),
+    "mse_loss": loss("mse"),
     "poisson_nll_loss": lambda input, target, *, reduction: tf.nn.log_poisson_loss(target, input),
 }
 
@@ -223,8 +206,8 @@ _OTHERS: dict[str, Function] = {
     "upsample_bicubic2d": _raw_resize("ResizeBicubic", half_pixel_centers=True),
     "upsample_bilinear2d": _raw_resize("ResizeBilinear", half_pixel_centers=True),
     "upsample_nearest2d": _raw_resize("ResizeNearestNeighbor"),
-    "allclose": lambda a, b, *, rtol, atol: ops("allclose")(a, b, rtol=rtol, atol=atol),
-    "isclose": lambda a, b, *, rtol, atol: ops("isclose")(a, b, rtol=rtol, atol=atol),
+    "allclose": ops("allclose"),
+    "isclose": ops("isclose"),
     "bartlett_window": _window(ops("bartlett")),
     "blackman_window": _window(ops("blackman")),
     "kaiser_window": _window(tf.signal.kaiser_window),
@@ -254,7 +237,7 @@ _OTHERS: dict[str, Function] = {
     "normal": lambda mean, std: tf.random.normal(mean.shape, mean, std, mean.dtype),
     "normalize": lambda input: tf.math.l2_normalize(input, 1),
     "one_hot": lambda input: tf.one_hot(input, 5),
-    "poisson": lambda input: _random("RandomPoissonV2", input),
+    "poisson": lambda input: tf.raw_ops.RandomPoissonV2(shape=tf.zeros([0], tf.int32), rate=input),
     "polygamma": lambda n, input: tf.math.polygamma(tf.cast(n, input.dtype), input),
     "randint": lambda high, shape: tf.raw_ops.RandomUniformInt(shape=shape, minval=0, maxval=high),
     "softmax": axis(tf.nn.softmax),
@@ -263,10 +246,6 @@ _OTHERS: dict[str, Function] = {
     "uniform": lambda input: tf.random.uniform(input.shape),
     "vander": ops("vander"),
 }
-
-
-def _random(name: str, rate: Tensor) -> Tensor:
-    return getattr(tf.raw_ops, name)(shape=tf.zeros([0], tf.int32), rate=rate)
 
 
 #: By canonical name.

@@ -7,22 +7,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from unamp._function_types import Function
-from unamp_tensorflow.conformance.signatures import channels, first, keras, last, pool
+from unamp_tensorflow.conformance.signatures import channels, first, keras, last, loss, pool
 from unamp_tensorflow.state import Tensor
-
-
-def _loss(name: str) -> Function:
-    """Return a loss of Keras for each element.
-
-    Keras averages over the last axis, so each element is a row of its own here.
-    """
-    return lambda input, target, *, reduction: keras(f"losses.{name}")(
-        target[..., None], input[..., None]
-    )
-
-
-def _nested(index: Tensor) -> Tensor:
-    return index[:, None]
 
 
 def _filters(weight: Tensor) -> Tensor:
@@ -79,8 +65,8 @@ def _strided_slice(
 
 
 def _focal_loss(input: Tensor, target: Tensor, *, reduction: str) -> Tensor:
-    loss = keras("losses.binary_focal_crossentropy")
-    return loss(target[..., None], input[..., None], apply_class_balancing=True, from_logits=True)
+    focal = keras("losses.binary_focal_crossentropy")
+    return focal(target[..., None], input[..., None], apply_class_balancing=True, from_logits=True)
 
 
 def _projected(input: Tensor, transform: Sequence[float]) -> Tensor:
@@ -129,15 +115,15 @@ RARE: Mapping[str, Function] = {
     "gaussian_noise": lambda input: keras("layers.GaussianNoise")(0.5, dtype=input.dtype.name)(
         input, training=True
     ),
-    "hinge_loss": _loss("hinge"),
+    "hinge_loss": loss("hinge"),
     "in_top_k": lambda input, target, k: tf.math.in_top_k(target, input, k),
-    "log_cosh_loss": _loss("logcosh"),
+    "log_cosh_loss": loss("logcosh"),
     "log_loss": lambda input, label: tf.compat.v1.losses.log_loss(
         label, input, epsilon=1e-4, reduction="none"
     ),
-    "mape_loss": _loss("mape"),
+    "mape_loss": loss("mape"),
     "max_pool": pool(tf.nn.max_pool),
-    "msle_loss": _loss("msle"),
+    "msle_loss": loss("msle"),
     "psnr": lambda a, b: tf.image.psnr(last(a), last(b), 1.0),
     "quantize_and_dequantize": lambda input, low, high, bits: (
         tf.quantization.quantize_and_dequantize_v2(
@@ -157,7 +143,7 @@ RARE: Mapping[str, Function] = {
     ),
     "strided_slice": _strided_slice,
     "tensor_scatter_update": lambda input, index, values: tf.tensor_scatter_nd_update(
-        input, _nested(index), values
+        input, index[:, None], values
     ),
     "ssim": lambda a, b: tf.image.ssim(last(a), last(b), 1.0),
     "total_variation": lambda input: tf.image.total_variation(last(input)),

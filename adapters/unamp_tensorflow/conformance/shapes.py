@@ -9,12 +9,8 @@ import tensorflow as tf
 
 from unamp._function_types import Function
 from unamp_tensorflow.conformance.layers import built
-from unamp_tensorflow.conformance.signatures import axis, first, keras, last, ops
+from unamp_tensorflow.conformance.signatures import axis, first, last, ops
 from unamp_tensorflow.state import Tensor
-
-
-def _stacked(name: str) -> Function:
-    return lambda tensors: keras(f"ops.{name}")(tensors)
 
 
 def _shuffled(input: Tensor, factor: int) -> Tensor:
@@ -123,10 +119,10 @@ INDEXING: Mapping[str, Function] = {
     "constant_pad_nd": _zero_pad,
     "diag": ops("diag"),
     "diag_embed": _diag_embed,
-    "dstack": _stacked("dstack"),
+    "dstack": ops("dstack"),
     "fold": ops("fold"),
     "gather": lambda input, dim, index: tf.gather(input, index, axis=dim, batch_dims=dim),
-    "hstack": _stacked("hstack"),
+    "hstack": ops("hstack"),
     "kthvalue": lambda input, k, *, dim: tf.raw_ops.NthElement(input=input, n=k - 1),
     "nonzero": lambda input: tf.raw_ops.Where(condition=input),
     "pad": _pad("CONSTANT"),
@@ -141,5 +137,5 @@ INDEXING: Mapping[str, Function] = {
     "topk": lambda input, k, *, dim: tf.math.top_k(input, k),
     "unfold": ops("unfold"),
     "unique": tf.unique,
-    "vstack": _stacked("vstack"),
+    "vstack": ops("vstack"),
 }

@@ -54,9 +54,9 @@ def channels(function: Function) -> Function:
     return lambda input, *args, **kwargs: first(function(last(input), *args, **kwargs))
 
 
-def axis(function: Function, name: str = "axis") -> Function:
+def axis(function: Function) -> Function:
     """Return a function whose argument `dim` is the given function's `axis`."""
-    return lambda *args, dim, **kwargs: function(*args, **{name: dim}, **kwargs)
+    return lambda *args, dim, **kwargs: function(*args, axis=dim, **kwargs)
 
 
 def ops(name: str) -> Function:
@@ -77,3 +77,26 @@ def pool(function: Function, *, lowest: bool = False) -> Function:
         return function(input, size, size if stride is None else stride, "VALID")
 
     return channels(pooled)
+
+
+def loss(name: str) -> Function:
+    """Return a loss of Keras for each element, or reduced as PyTorch's argument `reduction` says.
+
+    Keras averages over the last axis, so each element is a row of its own here.
+    """
+
+    def shared(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+        return reduced(keras(f"losses.{name}")(target[..., None], input[..., None]), reduction)
+
+    return shared
+
+
+def reduced(losses: Tensor, reduction: str) -> Tensor:
+    """Return losses, reduced as PyTorch's argument `reduction` says."""
+    return (
+        losses
+        if reduction == "none"
+        else tf.reduce_sum(losses)
+        if reduction == "sum"
+        else tf.reduce_mean(losses)
+    )
