@@ -97,21 +97,11 @@ def _field(wrap: Callable[[Function], Function], own: Any) -> property:
     return property(lambda self: wrap(own.__get__(self)))
 
 
-@as_replacement
-def stepping(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-    """Take an optimizer's step with no policy in force, except in a loss function that it calls."""
-    if thread.plan is None:
-        return original(*args, **kwargs)
-    kwargs = with_losses(kwargs)
-    with suspended(thread):
-        return original(*args, **kwargs)
-
-
 def updating(place: int) -> Replacement:
     """Return the maker of an update's replacement: float32 parameters get float32 gradients.
 
-    A program that changes gradients by hand may make them low, and in float16 their squares are
-    zero.
+    No policy is in force in the update, except in a loss function that it calls. A program that
+    changes gradients by hand may make them low, and in float16 their squares are zero.
 
     Args:
         place: the gradients' place among the arguments; the state and the parameters follow.
@@ -119,12 +109,15 @@ def updating(place: int) -> Replacement:
 
     @as_replacement
     def call(original: Function, /, *args: Any, **kwargs: Any) -> PyTree:
+        if thread.plan is None:
+            return original(*args, **kwargs)
         given = args[place:]
         parameters = kwargs.get("params", given[2] if len(given) > 2 else None)
-        if thread.plan is not None and given and parameters is not None:
-            with suspended(thread):
+        kwargs = with_losses(kwargs)
+        with suspended(thread):
+            if given and parameters is not None:
                 args = (*args[:place], _as_wide(given[0], parameters), *given[1:])
-        return stepping(original)(*args, **kwargs)
+            return original(*args, **kwargs)
 
     return call
 
