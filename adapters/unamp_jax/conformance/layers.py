@@ -6,7 +6,6 @@ Only their code is used: the parameters are the caller's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -77,8 +76,7 @@ def _transposed(
         weight.shape[1], weight.shape[2:], strides=(stride,) * rank, padding="VALID",
         use_bias=bias is not None, transpose_kernel=True,
     )  # fmt: skip
-    kernel = jnp.transpose(weight, (*range(2, weight.ndim), 1, 0))
-    return first(_applied(layer, {"kernel": kernel, "bias": bias}, last(input)))
+    return first(_applied(layer, {"kernel": _kernel(weight), "bias": bias}, last(input)))
 
 
 def _batch_norm(
@@ -265,7 +263,7 @@ LAYERS: Mapping[str, Callable[..., Any]] = {
         for n in (1, 2, 3)
     },
     "batch_norm": _batch_norm,
-    "convolution": partial(_convolution),
+    "convolution": _convolution,
     "dropout": _dropout,
     "embedding": _embedding,
     "group_norm": _group_norm,

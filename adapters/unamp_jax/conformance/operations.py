@@ -122,11 +122,6 @@ class JaxOperations(NamedOperations):
 
         PROGRAMS.forget()
         with in_float64():
-            if loss_scale == 1.0:
-                value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(inputs))))(
-                    *inputs
-                )
-                return value, list(gradients)
             (_, value), gradients = jax.value_and_grad(
                 scaled, argnums=tuple(range(len(inputs))), has_aux=True
             )(*inputs)
