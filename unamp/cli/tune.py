@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,24 +16,11 @@ from unamp.dtypes import FLOAT8, is_float8
 from unamp.errors import shortened
 from unamp.policy import LEVELS, Policy
 from unamp.presets import PRESETS
-from unamp.tuning import Float8Study, Tuned
+from unamp.tuning import Float8Study, Tuned, tune
 from unamp.tuning.places import BY
 from unamp.tuning.search_order import EFFORTS
 
-#: The optional arguments of `unamp.tune` that a function may return.
-_FURTHER = (
-    "dtype",
-    "tolerance",
-    "base",
-    "by",
-    "measure",
-    "effort",
-    "margin",
-    "held_out",
-    "budget",
-    "resume",
-    "progress",
-)
+#: The arguments of `unamp.tune` that a function must return.
 _NEEDED = ("run", "network", "batches")
 
 
@@ -120,10 +108,8 @@ def tune_command(
 
 def _tuned(arguments: Mapping[str, Any]) -> Tuned | Float8Study:
     """Return the tuning by `unamp.tune`; errors of the user's own code keep their traceback."""
-    import unamp
-
     try:
-        found: Tuned | Float8Study = unamp.tune(**arguments)
+        found: Tuned | Float8Study = tune(**arguments)
     except (ValueError, TypeError, RuntimeError) as error:
         if _ours(error):
             raise typer.BadParameter(str(error)) from error
@@ -148,7 +134,7 @@ def _arguments(said: str) -> dict[str, Any]:
         raise typer.BadParameter(
             f"{said} must return a dict with {', '.join(_NEEDED)}, not {shortened(found, 40)}"
         )
-    unknown = sorted(set(found) - {*_NEEDED, *_FURTHER}, key=str)
+    unknown = sorted(set(found) - {*inspect.signature(tune).parameters}, key=str)
     missing = [each for each in _NEEDED if each not in found]
     if unknown or missing:
         wrong = f"unknown: {unknown[0]!r}" if unknown else f"missing: {missing[0]!r}"

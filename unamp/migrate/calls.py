@@ -128,7 +128,7 @@ def check(args: Sequence[cst.Arg], form: Form, known: Given) -> None:
 
 def plan(args: Sequence[cst.Arg], form: Form, known: Given) -> list[Written]:
     """Return the arguments of the new call."""
-    order = _positions(form.to)
+    order = positions(form.to)
     explicit = dict(form.explicit)
     changed: dict[str, str] = {}
     if form.by_device:
@@ -279,7 +279,7 @@ def _literal(args: Sequence[cst.Arg], known: Given, *names: str) -> Any:
 
 
 @cache
-def _positions(to: str) -> tuple[str, ...]:
+def positions(to: str) -> tuple[str, ...]:
     """Return the arguments that a callable of unamp takes by position."""
     made = reduce(getattr, to.split(".")[1:], unamp)
     parameters = inspect.signature(made).parameters.values()  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 import libcst as cst
 
 import unamp
-from unamp.migrate.calls import Refused, given, plan
+from unamp.migrate.calls import Refused, given, plan, positions
 from unamp.migrate.deciding import inherited
 from unamp.migrate.findings import RegionPolicy
 from unamp.migrate.literals import UNKNOWN, code, literal, shortened_code, static_dtype
@@ -24,38 +24,20 @@ _NETWORKS = "unamp.auto_mixed_precision"
 _Told = tuple[unamp.Policy, dict[str, str], str]
 
 
-#: The arguments of plain unamp's own calls, by position.
-_OWN = {
-    "unamp.autocast": ("device_type", "dtype", "enabled", "cache_enabled"),
-    "unamp.auto_cast": (
-        "enable",
-        "custom_white_list",
-        "custom_black_list",
-        "level",
-        "dtype",
-        "use_promote",
-    ),
-    "unamp.amp_guard": (
-        "enable",
-        "custom_white_list",
-        "custom_black_list",
-        "level",
-        "dtype",
-        "use_promote",
-    ),
-    _NETWORKS: ("network", "amp_level", "dtype"),
-}
-
 _KERAS: dict[str, tuple[Level, str]] = {
     "mixed_float16": ("O2", "float16"),
     "mixed_bfloat16": ("O2", "bfloat16"),
     "float16": ("O3", "float16"),
-}
-_KERAS |= {
     "bfloat16": ("O3", "bfloat16"),
     "float32": ("O0", "float16"),
     "float64": ("O0", "float16"),
 }
+
+#: The arguments of MindSpore's calls by position, as far as the level.
+_OF_MODEL = (
+    "network", "loss_fn", "optimizer", "metrics", "eval_network", "eval_indexes", "amp_level",
+)  # fmt: skip
+_OF_TRAINING = ("network", "optimizer", "loss_fn", "level")
 
 #: apex's levels; O4 and O5 are O1 and O2 in bfloat16.
 _APEX: dict[str, tuple[Level, str]] = {"O4": ("O1", "bfloat16"), "O5": ("O2", "bfloat16")}
@@ -148,7 +130,7 @@ def _told(name: str, row: Row | None, call: cst.Call, source: Source) -> _Told |
         if reader is not None:
             return reader(call)
         values = (
-            _values(call, _OWN[to])
+            _values(call, positions(to))
             if form is None
             else _of_form(call, form, name.removeprefix(_DIALECTS), source)
         )
@@ -212,25 +194,10 @@ def _network_policy(level: Any, dtype: str, preset: PresetName = "mindspore") ->
     )
 
 
-def _of_mindspore_model(call: cst.Call) -> _Told:
-    values = _values(
-        call,
-        ("network", "loss_fn", "optimizer", "metrics", "eval_network", "eval_indexes", "amp_level"),
-    )
-    return (
-        _network_policy(values.get("amp_level", "O0"), "float16"),
-        values.unknown,
-        "the model's network",
-    )
-
-
-def _of_mindspore_train(call: cst.Call) -> _Told:
-    values = _values(call, ("network", "optimizer", "loss_fn", "level"))
-    return (
-        _network_policy(values.get("level", "O0"), "float16"),
-        values.unknown,
-        "the network in training",
-    )
+def _of_mindspore(call: cst.Call, order: tuple[str, ...], where: str) -> _Told:
+    """Return the policy of a call of MindSpore's whose last argument in `order` is the level."""
+    values = _values(call, order)
+    return _network_policy(values.get(order[-1], "O0"), "float16"), values.unknown, where
 
 
 def _of_paddle_program(call: cst.Call) -> _Told:
@@ -268,8 +235,8 @@ _READERS = {
         "every graph of the process",
     ),
     "keras": _of_keras,
-    "mindspore": lambda call: _of_network(_values(call, _OWN[_NETWORKS])),
-    "mindspore-model": _of_mindspore_model,
-    "mindspore-train": _of_mindspore_train,
+    "mindspore": lambda call: _of_network(_values(call, positions(_NETWORKS))),
+    "mindspore-model": lambda call: _of_mindspore(call, _OF_MODEL, "the model's network"),
+    "mindspore-train": lambda call: _of_mindspore(call, _OF_TRAINING, "the network in training"),
     "paddle": _of_paddle_program,
 }

@@ -2,7 +2,6 @@
 
 One run may be in float32 and the other in mixed precision, or one network may run in two
 frameworks. The ranking by relative error is that of `paddle.amp.debugging.compare_accuracy`:
-ranking by relative error is that of `paddle.amp.debugging.compare_accuracy`:
 https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/debugging/compare_accuracy_en.html
 """
 

@@ -31,13 +31,9 @@ from unamp.tuning.rules import policy_and_rules
 @contextmanager
 def in_force(network: object, policy: Policy, rules: Sequence[LayerRule]) -> Iterator[None]:
     """Put rules on a network and a policy in force; undo both at the end."""
-    handle = layer_policies(network, LayerRules(rules)) if rules else None
-    try:
-        with policy_region(policy):
-            yield
-    finally:
-        if handle is not None:
-            handle.remove()
+    on_layers = layer_policies(network, LayerRules(rules)) if rules else nullcontext()
+    with on_layers, policy_region(policy):
+        yield
 
 
 class Subject:

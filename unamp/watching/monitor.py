@@ -46,8 +46,6 @@ def watch(
                 scaler.step(optimizer)
                 scaler.update()
 
-    Of `every` steps one is looked at; the others cost nothing to speak of. Numbers are computed
-    where the tensors are, with no policy in force, and fetched once a sample.
     The monitor samples one of `every` steps; the others cost next to nothing. Numbers are computed
     on the tensors' device, with no policy in force, and fetched once per sample.
 
