@@ -36,20 +36,10 @@ def trace_command(
         ]
         data = {"frameworks": recorded.frameworks, "never_ran": recorded.never_ran, "lines": lines}
         if recorded.shadow is not None:
-            lost = (
-                (line, line.error if math.isfinite(line.error) else "inf")
-                for line in recorded.shadow_summary()
-            )
-            data["shadow"] = {
-                "dtype": recorded.shadow,
-                "lines": [{**line._asdict(), "error": error} for line, error in lost],
-            }
+            lost = [_plain(line._asdict()) for line in recorded.shadow_summary()]
+            data["shadow"] = {"dtype": recorded.shadow, "lines": lost}
         if recorded.keeps_gradients:
-            found = (
-                (line, line.max_abs if math.isfinite(line.max_abs) else "inf")
-                for line in recorded.gradient_summary()
-            )
-            data["gradients"] = [{**line._asdict(), "max_abs": largest} for line, largest in found]
+            data["gradients"] = [_plain(line._asdict()) for line in recorded.gradient_summary()]
         print_json(data)
         return
     print(recorded.table())
@@ -129,6 +119,14 @@ def replay_command(
         print(again.table())
     if not again.within:
         raise typer.Exit(1)
+
+
+def _plain(fields: dict[str, object]) -> dict[str, object]:
+    """Return a line's fields for JSON, which has no infinities."""
+    return {
+        name: "inf" if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in fields.items()
+    }
 
 
 def _write_proposal(path: Path, text: str) -> None:

@@ -109,9 +109,7 @@ def _shortest_edit(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[list[P
     for edits in range(n + m + 1):
         history.append(dict(furthest))
         for diagonal in range(-edits, edits + 1, 2):
-            down = diagonal == -edits or (
-                diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1]
-            )
+            down = _goes_down(furthest, diagonal, edits)
             x = furthest[diagonal + 1] if down else furthest[diagonal - 1] + 1
             y = x - diagonal
             while x < n and y < m and a[x] == b[y]:
@@ -129,14 +127,19 @@ def _shortest_edit(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[list[P
     raise AssertionError("an edit script of every item always exists")
 
 
+def _goes_down(furthest: dict[int, int], diagonal: int, edits: int) -> bool:
+    """Return whether the furthest path to a diagonal comes from the diagonal above."""
+    return diagonal == -edits or (
+        diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1]
+    )
+
+
 def _kept(history: list[dict[int, int]], x: int, y: int) -> list[Pair]:
     """Return the pairs on an edit script's path, followed back from its end (`x`, `y`)."""
     pairs: list[Pair] = []
     for edits in range(len(history) - 1, -1, -1):
         furthest, diagonal = history[edits], x - y
-        down = diagonal == -edits or (
-            diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1]
-        )
+        down = _goes_down(furthest, diagonal, edits)
         before = diagonal + 1 if down else diagonal - 1
         start_x = furthest[before] if edits else 0
         start_y = start_x - before if edits else 0

@@ -306,14 +306,10 @@ def _read_underflow(where: str, data: Any) -> Underflow:
 
 def _read_shadow(where: str, data: Any) -> Shadow:
     strict.fields(where, data, Shadow._fields, Shadow._fields)
-    dtype, left_out = (
-        _shadow_dtype(f"{where}, dtype", data["dtype"]),
-        strict.plain_text(f"{where}, left_out", data["left_out"]),
-    )
-    error, overflow = (
-        _number(f"{where}, error", data["error"]),
-        strict.whole(f"{where}, overflow", data["overflow"]),
-    )
+    dtype = _shadow_dtype(f"{where}, dtype", data["dtype"])
+    left_out = strict.plain_text(f"{where}, left_out", data["left_out"])
+    error = _number(f"{where}, error", data["error"])
+    overflow = strict.whole(f"{where}, overflow", data["overflow"])
     if not error >= 0:
         raise strict.BadJSON(f"{where}, error: must be 0 or more")
     return Shadow(dtype, error, overflow, *_shares(where, data), left_out)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unamp import _strict_json as strict
+from unamp._grouping import grouped
 from unamp.adapter.records import OpRecord
 from unamp.errors import nearest, shortened
 from unamp.tracing.aligning import aligned
@@ -197,13 +198,9 @@ def propose(left: Sequence[OpRecord], right: Sequence[OpRecord]) -> LayerMapping
     in one framework, and a layer with four inside in another.
     """
     keys = [[_key(record) for record in run] for run in (left, right)]
-    layers = [list(dict.fromkeys(record.layer for record in run)) for run in (left, right)]
-    has: list[list[Counter[Key]]] = []
-    for run, of_run, its_keys in zip((left, right), layers, keys, strict=True):
-        counts: dict[Layer, Counter[Key]] = {layer: Counter() for layer in of_run}
-        for record, key in zip(run, its_keys, strict=True):
-            counts[record.layer][key] += 1
-        has.append(list(counts.values()))
+    by_layer = [grouped(run, lambda record: record.layer) for run in (left, right)]
+    layers = [list(of_run) for of_run in by_layer]
+    has = [[Counter(map(_key, inner)) for inner in of_run.values()] for of_run in by_layer]
     places = [{layer: n for n, layer in enumerate(of_run)} for of_run in layers]
     pairs = aligned((keys[0], keys[1]), ([k[0] for k in keys[0]], [k[0] for k in keys[1]]))
     together = Counter((places[0][left[i].layer], places[1][right[j].layer]) for i, j in pairs)

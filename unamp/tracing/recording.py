@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from os import PathLike
@@ -464,12 +465,9 @@ class Trace:
         trace = cls(
             values=contents.values, shadow=contents.shadow, gradients=contents.gradients is not None
         )
-        trace.frameworks, trace._never_ran, trace.records = (
-            contents.frameworks,
-            contents.never_ran,
-            contents.records,
-        )
-        trace.gradients, trace.rank = contents.gradients or [], contents.rank
+        trace.frameworks, trace.rank = contents.frameworks, contents.rank
+        trace.records, trace.gradients = contents.records, contents.gradients or []
+        trace._never_ran = contents.never_ran
         return trace
 
     def to_html(self, *, title: str = "unamp trace") -> str:
@@ -588,9 +586,8 @@ def ran_under(trace: Trace, **stated: Any) -> dict[tuple[Policy, str], int]:
             under the default policy.
         stated: arguments of `Policy.replace`, which override the policies in force.
     """
-    ran: dict[tuple[Policy, str], int] = {}
-    for record in trace.records:
-        policy = record.policy if record.policy is not None and record.policy.active else Policy()
-        key = policy.replace(**stated), record.op
-        ran[key] = ran.get(key, 0) + 1
-    return ran
+    under = (
+        (record.policy if record.policy and record.policy.active else Policy(), record.op)
+        for record in trace.records
+    )
+    return Counter((policy.replace(**stated), op) for policy, op in under)

@@ -124,10 +124,8 @@ class DynamicLossScaler(Scaling):
 
     def __init__(self, scale_value: float, scale_factor: int, scale_window: int) -> None:
         value = check_number("scale_value", scale_value)
-        window, factor = (
-            check_count("scale_window", scale_window),
-            check_count("scale_factor", scale_factor),
-        )
+        window = check_count("scale_window", scale_window)
+        factor = check_count("scale_factor", scale_factor)
         if factor == 1:
             raise ValueError(
                 "scale_factor must be above 1; StaticLossScaler has a scale that stays"

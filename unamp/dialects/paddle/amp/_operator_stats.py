@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import unamp
 from unamp.adapter import OpRecord
-from unamp.dialects.paddle.amp._watching import Watch
+from unamp.dialects.paddle.amp._watching import ThreadTrace
 
 _COLUMNS = ("float16", "bfloat16", "float32", "other")
 
@@ -17,11 +16,7 @@ _COLUMNS = ("float16", "bfloat16", "float32", "other")
 OperatorStats = dict[str, dict[str, int]]
 
 
-class _ThreadState(threading.local):
-    watch: Watch[unamp.Trace] | None = None
-
-
-_state = _ThreadState()
+_open = ThreadTrace[unamp.Trace]()
 
 
 def enable_operator_stats_collection() -> None:
@@ -30,8 +25,8 @@ def enable_operator_stats_collection() -> None:
     Earlier counts are forgotten. It counts what `unamp.trace` records: every operation that
     computes, under its canonical name, but no casts.
     """
-    _stop()
-    _state.watch = Watch(unamp.trace())
+    _open.close()
+    _open.open(unamp.trace())
 
 
 def disable_operator_stats_collection() -> OperatorStats:
@@ -42,7 +37,7 @@ def disable_operator_stats_collection() -> OperatorStats:
     Raises:
         RuntimeError: in another region than that in which it was enabled.
     """
-    trace = _stop()
+    trace = _open.close()
     if trace is None:
         return {}
     stats = _counted(trace.records)
@@ -61,17 +56,9 @@ def collect_operator_stats() -> Iterator[OperatorStats]:
     try:
         yield stats
     except BaseException:
-        _stop()
+        _open.close()
         raise
     stats.update(disable_operator_stats_collection())
-
-
-def _stop() -> unamp.Trace | None:
-    if _state.watch is None:
-        return None
-    trace = _state.watch.close()
-    _state.watch = None
-    return trace
 
 
 def _counted(records: Iterable[OpRecord]) -> OperatorStats:

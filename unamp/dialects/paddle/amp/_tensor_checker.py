@@ -10,7 +10,6 @@ import functools
 import itertools
 import math
 import os
-import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, TypeVar
 import unamp
 from unamp.adapter import OpRecord
 from unamp.adapter.registry import owner
-from unamp.dialects.paddle.amp._watching import Watch
+from unamp.dialects.paddle.amp._watching import ThreadTrace
 from unamp.dtypes import PRECISIONS
 from unamp.lists import operation_name
 
@@ -98,7 +97,7 @@ class TensorCheckerConfig:
         """Check this thread's operations from here on."""
         if self.enable:
             disable_tensor_checker()
-            _state.watch = Watch(_Checking(self))
+            _open.open(_Checking(self))
 
     def stop_check_nan_inf(self) -> None:
         """Check no more; see `disable_tensor_checker`."""
@@ -136,11 +135,7 @@ class _Checking(unamp.Trace):
             (folder / name).write_text(self.to_json(), "utf-8")
 
 
-class _ThreadState(threading.local):
-    watch: Watch[_Checking] | None = None
-
-
-_state = _ThreadState()
+_open = ThreadTrace[_Checking]()
 
 
 def enable_tensor_checker(checker_config: TensorCheckerConfig) -> None:
@@ -164,9 +159,8 @@ def disable_tensor_checker() -> None:
     Raises:
         RuntimeError: in another region than that in which it was enabled.
     """
-    if _state.watch is not None:
-        _state.watch.close().write()
-        _state.watch = None
+    if (checking := _open.close()) is not None:
+        checking.write()
 
 
 def check_layer_numerics(func: Callable[..., Any]) -> Callable[..., Any]:
