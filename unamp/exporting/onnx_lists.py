@@ -191,11 +191,8 @@ def _kept_of(planned: PlannedGraph, precision: Precision) -> _Kept:
 
     A type is kept where all its nodes in the model stay in float32.
     """
-    low_types, low_names = (
-        {node.kind for node in planned.rest},
-        {node.name for node in planned.rest},
-    )
-    types = {node.kind for node in planned.float32} - low_types
+    low_names = {node.name for node in planned.rest}
+    types = {node.kind for node in planned.float32} - {node.kind for node in planned.rest}
     single = [node for node in planned.float32 if node.kind not in types]
     unsaid = _unclear(planned, precision)
     if nameless := [node for node in single if not node.named]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from pprint import pformat
 
 from unamp._data import load_table
@@ -162,7 +161,6 @@ def in_float32_layer(op):
 '''  # noqa: E501 - likewise
 
 
-@cache
 def _mil_types() -> Mapping[str, tuple[str, ...]]:
     table = load_table("coreml.toml")
     named = {

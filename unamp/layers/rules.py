@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from unamp import amp_warnings
@@ -99,13 +99,7 @@ class LayerRules:
 
     def to_data(self) -> list[dict[str, Any]]:
         """Return the rules as plain values, for a file."""
-        return [
-            {
-                **rule._asdict(),
-                "policy": rule.policy.to_data() if isinstance(rule.policy, Policy) else rule.policy,
-            }
-            for rule in self
-        ]
+        return [_with_policy(rule, Policy.to_data) for rule in self]
 
     @classmethod
     def from_data(cls, data: Any) -> LayerRules:
@@ -136,12 +130,8 @@ class LayerRules:
         from unamp import _strict_json as strict
 
         try:
-            found = strict.fields(
-                "it",
-                strict.parsed(text),
-                ("format", "version", "layers"),
-                ("format", "version", "layers"),
-            )
+            names = ("format", "version", "layers")
+            found = strict.fields("it", strict.parsed(text), names, names)
             if found["format"] != _FORMAT or found["version"] != _VERSION:
                 raise ValueError(
                     f"its format is {shortened(found['format'], 40)}, "
@@ -155,28 +145,12 @@ class LayerRules:
 
     def tables(self) -> list[dict[str, Any]]:
         """Return the rules as a `precision.toml` states them."""
-        return [
-            {
-                **rule._asdict(),
-                "policy": rule.policy.stated() if isinstance(rule.policy, Policy) else rule.policy,
-            }
-            for rule in self
-        ]
+        return [_with_policy(rule, Policy.stated) for rule in self]
 
     @classmethod
     def from_tables(cls, tables: Iterable[Mapping[str, Any]]) -> LayerRules:
         """Return the rules that `tables` wrote; missing arguments of a policy have defaults."""
-        return cls(
-            LayerRule(
-                **{
-                    **table,
-                    "policy": policy
-                    if isinstance(policy := table["policy"], str)
-                    else Policy(**policy),
-                }
-            )
-            for table in tables
-        )
+        return cls(map(_from_table, tables))
 
     def to_toml(self) -> str:
         """Return the rules as the text of a `precision.toml`, which `from_toml` reads.
@@ -216,6 +190,12 @@ class LayerRules:
 _FORMAT, _VERSION = "unamp layer rules", 1
 
 
+def _with_policy(rule: LayerRule, written: Callable[[Policy], object]) -> dict[str, Any]:
+    """Return a rule's fields, with its policy as a function writes it."""
+    policy = written(rule.policy) if isinstance(rule.policy, Policy) else rule.policy
+    return {**rule._asdict(), "policy": policy}
+
+
 def _checked(rule: object) -> LayerRule:
     if not isinstance(rule, LayerRule):
         raise TypeError(
@@ -240,6 +220,11 @@ def _checked(rule: object) -> LayerRule:
             f"the reason for {pattern!r} must be printable text, not {shortened(rule.reason)}"
         )
     return rule._replace(pattern=pattern)
+
+
+def _from_table(table: Mapping[str, Any]) -> LayerRule:
+    policy = table["policy"]
+    return LayerRule(**{**table, "policy": policy if isinstance(policy, str) else Policy(**policy)})
 
 
 def _from_data(data: Any) -> LayerRule:

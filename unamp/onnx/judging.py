@@ -122,9 +122,7 @@ class Judge:
                 WIDER_INSIDE,
                 "the exporter made the operation of several nodes, with casts among them",
             )
-        casts = [
-            self._cast_before(number) for number in node.inputs if _computed(self._graph, number)
-        ]
+        casts = self._casts_before(node)
         if casts and all(
             cast and cast.scopes and self._graph.values[cast.inputs[0]].dtype == low
             for cast in casts
@@ -140,9 +138,7 @@ class Judge:
 
     def _rounded_before(self, node: Node, expected: set[str]) -> str:
         """Return a reason where low casts stand before a float32 node, and no node has labels."""
-        casts = [
-            self._cast_before(number) for number in node.inputs if _computed(self._graph, number)
-        ]
+        casts = self._casts_before(node)
         low = {None if cast is None else self._graph.values[cast.inputs[0]].dtype for cast in casts}
         if self._labelled or len(expected) > 1 or low != expected:
             return ""
@@ -150,6 +146,12 @@ class Judge:
             f"its inputs are rounded to {low.pop()} first: "
             "the device of the export may have no such kernel"
         )
+
+    def _casts_before(self, node: Node) -> list[Node | None]:
+        """Return the cast that makes each computed input of a node; None for another input."""
+        return [
+            self._cast_before(number) for number in node.inputs if _computed(self._graph, number)
+        ]
 
     def _cast_before(self, number: int) -> Node | None:
         """Return the cast that makes a value; None where another node makes it."""

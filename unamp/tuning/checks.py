@@ -41,17 +41,12 @@ def check_arguments(
         raise ValueError(
             "batches is empty; three or more are better than one: the answer fits what was run"
         )
-    for name, value, above, up_to in (
-        ("tolerance", tolerance, 0.0, math.inf),
-        ("margin", margin, 0.0, 1.0),
-    ):
+    for name, value, up_to in (("tolerance", tolerance, math.inf), ("margin", margin, 1.0)):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise TypeError(f"{name} must be a number, not {shortened(value)}")
-        if not (above < value <= up_to and math.isfinite(value)):
-            raise ValueError(
-                f"{name} must be above "
-                f"{above:g}{f' and at most {up_to:g}' if up_to < math.inf else ''}, not {value}"
-            )
+        if not (0.0 < value <= up_to and math.isfinite(value)):
+            most = f" and at most {up_to:g}" if up_to < math.inf else ""
+            raise ValueError(f"{name} must be above 0{most}, not {value}")
     if by not in BY:
         raise ValueError(unknown("by", by, BY))
     if effort not in EFFORTS:

@@ -60,13 +60,8 @@ class Float8Study:
     def __init__(
         self, dtype: str, tolerance: float, error: float, layers: Sequence[Float8Layer], runs: int
     ) -> None:
-        self.dtype, self.tolerance, self.error, self.layers, self.runs = (
-            dtype,
-            tolerance,
-            error,
-            tuple(layers),
-            runs,
-        )
+        self.dtype, self.tolerance, self.error, self.runs = dtype, tolerance, error, runs
+        self.layers = tuple(layers)
 
     def __repr__(self) -> str:
         return (
@@ -183,12 +178,8 @@ class _Study:
     def __init__(
         self, subject: Subject, dtype: str, batches: Sequence[object], references: Sequence[object]
     ) -> None:
-        self._subject, self._dtype, self._batches, self._references = (
-            subject,
-            dtype,
-            batches,
-            references,
-        )
+        self._subject, self._dtype = subject, dtype
+        self._batches, self._references = batches, references
         self._paths: dict[str, set[str]] = {}
 
     def result(self, tolerance: float) -> Float8Study:
@@ -329,9 +320,5 @@ def _sizes_of_weight(layer: object, records: Sequence[OpRecord]) -> list[int] | 
 
 
 def _beyond(layer: Float8Layer, tolerance: float) -> str:
-    alone = layer.alone or 0.0
-    return (
-        "beyond the tolerance alone"
-        if alone > tolerance
-        else "beyond the tolerance with the others"
-    )
+    alone = (layer.alone or 0.0) > tolerance
+    return f"beyond the tolerance {'alone' if alone else 'with the others'}"

@@ -126,10 +126,8 @@ class Search:
     def _safe(self) -> bool:
         """Return whether the errors of the batches, with their spread, allow everything low."""
         errors = self.trials.errors[frozenset()]
-        return (
-            math.fsum(errors) / len(errors) * allowance(spread_of([errors]), len(errors))
-            <= self.tolerance
-        )
+        mean = math.fsum(errors) / len(errors)
+        return mean * allowance(spread_of([errors]), len(errors)) <= self.tolerance
 
     def _allow_for_spread(self) -> None:
         """Tighten the limit where errors differ between batches.
@@ -196,27 +194,19 @@ class Search:
     def _memory(self) -> resuming.Memory:
         subject = self.subject
         numbers = {place: number for number, place in enumerate(subject.places)}
-        measure = (
-            "norms"
-            if subject.measure is None
-            else getattr(subject.measure, "__qualname__", "the user's")
-        )
-        network = " ".join(subject.names.classes) or subject.title
+        by_norms = subject.measure is None
         setting = {
-            "network": network,
+            "network": " ".join(subject.names.classes) or subject.title,
             "base": repr(subject.base),
             "by": self.by,
-            "measure": measure,
+            "measure": "norms"
+            if by_norms
+            else getattr(subject.measure, "__qualname__", "the user's"),
         }
-        results = (
-            []
-            if subject.measure is not None
-            else [tuple(measuring.norms(each)) for each in self.references]
-        )
         return resuming.Memory(
             setting,
             tuple(subject.places),
-            tuple(results) or tuple(() for _ in self.references),
+            tuple(tuple(measuring.norms(each)) if by_norms else () for each in self.references),
             tuple(
                 (frozenset(numbers[place] for unit in held for place in unit), tuple(errors))
                 for held, errors in self.trials.errors.items()

@@ -37,12 +37,10 @@ class Tuned:
     @property
     def precision(self) -> Precision:
         """The policy, the rules and the reasons, as a `precision.toml` holds them."""
-        dtype, error = (
-            self.policy.dtype,
-            f"error {self.report.error:.2g} of {self.report.tolerance:.2g} allowed",
-        )
+        report = self.report
         reason = (
-            f"unamp {__version__} tuned it: {error}, {self.report.low:.1%} of the work in {dtype}"
+            f"unamp {__version__} tuned it: error {report.error:.2g} of {report.tolerance:.2g} "
+            f"allowed, {report.low:.1%} of the work in {self.policy.dtype}"
         )
         return Precision(self.policy, self.layers, reason=reason, reasons=self._reasons)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from unamp._pages import environment
@@ -87,18 +87,10 @@ def _rows(samples: Sequence[Sample], buckets: Sequence[Sequence[Sample]]) -> lis
             [(sample.step, each) for sample in bucket if (each := next(series)) is not None]
             for bucket in buckets
         ]
-        gradients = [_cell(n, part, _share, _kind) for n, part in enumerate(parts) if part]
-        swallowed = [
-            _cell(n, part, lambda layer: layer.swallowed or 0.0, lambda layer: "lost")
-            for n, part in enumerate(parts)
-            if part
-        ]
-        found.append(_Row(summary, _shown(gradients), _shown(swallowed)))
+        gradients = _strip(parts, _share, _kind)
+        swallowed = _strip(parts, lambda layer: layer.swallowed or 0.0, lambda layer: "lost")
+        found.append(_Row(summary, gradients, swallowed))
     return found
-
-
-def _shown(cells: Iterable[_Cell]) -> list[_Cell]:
-    return [cell for cell in cells if cell.share > 0.0]
 
 
 def _share(layer: LayerSample) -> float:
@@ -109,6 +101,16 @@ def _kind(layer: LayerSample) -> str:
     return "bad" if layer.nonfinite else "dead" if layer.dead else "lost"
 
 
+def _strip(
+    parts: Sequence[Sequence[tuple[int, LayerSample]]],
+    share: Callable[[LayerSample], float],
+    kind: Callable[[LayerSample], str],
+) -> list[_Cell]:
+    """Return the cells of a layer's strip; a cell without a share is left out."""
+    cells = (_cell(x, part, share, kind) for x, part in enumerate(parts) if part)
+    return [cell for cell in cells if cell.share > 0.0]
+
+
 def _cell(
     x: int,
     part: Sequence[tuple[int, LayerSample]],
@@ -116,13 +118,8 @@ def _cell(
     kind: Callable[[LayerSample], str],
 ) -> _Cell:
     step, worst = max(part, key=lambda pair: share(pair[1]))
-    names = {"bad": "not finite", "dead": "dead"}
-    return _Cell(
-        x,
-        share(worst),
-        kind(worst),
-        f"step {step}: {names.get(kind(worst)) or _percent(share(worst))}",
-    )
+    said = {"bad": "not finite", "dead": "dead"}.get(kind(worst)) or _percent(share(worst))
+    return _Cell(x, share(worst), kind(worst), f"step {step}: {said}")
 
 
 def _plot(samples: Sequence[Sample]) -> _Plot:

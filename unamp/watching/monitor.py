@@ -148,13 +148,12 @@ class Watch:
     @property
     def history(self) -> History:
         """The history so far, as a value."""
-        skipped = self._skipped()
         return History(
             self._adapter.framework,
             self._dtype,
             self._every,
             self.steps,
-            skipped,
+            self._skipped(),
             tuple(self._samples),
         )
 
@@ -209,11 +208,8 @@ class Watch:
         The optimizer's gradients are float32 where it has master weights.
         """
         try:
-            return (
-                not self._adapter.gradients(self._optimizer, gradients)
-                .dtypes()
-                .isdisjoint(LOW_DTYPES)
-            )
+            held = self._adapter.gradients(self._optimizer, gradients)
+            return not held.dtypes().isdisjoint(LOW_DTYPES)
         except NotExpressible:  # an optax transformation steps values
             return False
 
@@ -273,16 +269,13 @@ class WatchedStep:
         try:
             if self._watch.steps % self._watch._every == 0:
                 with no_policy():
-                    self._begin()
+                    self._scale = self._watch._scale(self._given_scale)
+                    self._skipped = self._watch._skipped()
+                    self._measurement = self._watch._measurement(self._gradients, self._parameters)
         except BaseException:
             self._watch._open = None
             raise
         return self
-
-    def _begin(self) -> None:
-        self._scale = self._watch._scale(self._given_scale)
-        self._skipped = self._watch._skipped()
-        self._measurement = self._watch._measurement(self._gradients, self._parameters)
 
     def __exit__(
         self,

@@ -125,22 +125,11 @@ def _summary(name: str, samples: Sequence[LayerSample]) -> LayerSummary:
         _mean(each)
         for each in zip(*((each.swallowed, each.update) for each in finite), strict=True)
     )
-    nonfinite, dead = (
-        sum(1 for each in samples if each.nonfinite),
-        sum(1 for each in samples if each.dead),
-    )
     return LayerSummary(
-        name,
-        samples[-1].size,
-        zero,
-        subnormal,
-        flushed,
-        swallowed,
-        update,
-        nonfinite,
-        dead,
-        len(samples),
-    )
+        name, samples[-1].size, zero, subnormal, flushed, swallowed, update,
+        nonfinite=sum(1 for each in samples if each.nonfinite),
+        dead=sum(1 for each in samples if each.dead), samples=len(samples),
+    )  # fmt: skip
 
 
 def _mean(numbers: Iterable[float | None]) -> float | None:
