@@ -10,7 +10,7 @@ import libcst as cst
 
 from unamp.migrate.calls import Given, Refused, Written, check, given, plan
 from unamp.migrate.literals import UNKNOWN, code, literal
-from unamp.migrate.names import Source, Use
+from unamp.migrate.names import Source, Use, targets_of
 from unamp.migrate.spellings import Form
 
 
@@ -166,12 +166,7 @@ def _check_result(call: cst.Call, form: Form, source: Source) -> None:
     parent = source.nodes.parents.get(call)
     if not form.lacks or not isinstance(parent, (cst.Assign, cst.AnnAssign)):
         return
-    targets = (
-        [each.target for each in parent.targets]
-        if isinstance(parent, cst.Assign)
-        else [parent.target]
-    )
-    names = {code(target) for target in targets}
+    names = {code(target) for target in targets_of(parent)}
     for other in source.nodes.calls:
         method = other.func
         if not isinstance(method, cst.Attribute) or code(method.value) not in names:

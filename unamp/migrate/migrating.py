@@ -102,11 +102,8 @@ def _note_of(use: Use, decision: Decision) -> str:
     if form is None:
         return ""
     plain = decision.outcome is Outcome.PLAIN and decision.arguments is not None
-    return (
-        form.note
-        if plain or (decision.outcome is Outcome.DIALECT and form.noted_in_dialect)
-        else ""
-    )
+    noted = plain or (decision.outcome is Outcome.DIALECT and form.noted_in_dialect)
+    return form.note if noted else ""
 
 
 def _of_use(use: Use, decision: Decision, source: Source, target: Target) -> Iterator[Finding]:
@@ -156,10 +153,8 @@ def _of_modules(uses: list[Use], source: Source) -> Iterator[Finding]:
             why = "the module is used as a value, and what is taken from it is not seen"
             hand = "import what is used of it by name"
         else:
-            why, hand = (
-                "no table has this name",
-                "look what it does, and whether it is mixed precision",
-            )
+            why = "no table has this name"
+            hand = "look what it does, and whether it is mixed precision"
         yield source.finding(
             Kind.LOOK, use.node, table().framework_of(use.name), why=why, hand=hand
         )
@@ -196,10 +191,8 @@ def _of_imports(settled: Settled, source: Source) -> Iterator[Finding]:
         ):
             module = shortened_code(statement.module)
             if module in table().modules and not statement.relative:
-                why, hand = (
-                    "which names come with * is not seen",
-                    "import what is used by name, and migrate again",
-                )
+                why = "which names come with * is not seen"
+                hand = "import what is used by name, and migrate again"
                 yield source.finding(
                     Kind.LOOK, statement, table().framework_of(module), why=why, hand=hand
                 )

@@ -311,17 +311,17 @@ def _exported(nodes: Nodes) -> set[str]:
         for string in nodes.strings
         if any(
             isinstance(node, (cst.Assign, cst.AugAssign, cst.AnnAssign))
-            and "__all__" in _targets(node)
+            and "__all__" in map(get_full_name_for_node, targets_of(node))
             for node in nodes.around(string)
         )
     }
 
 
-def _targets(node: cst.Assign | cst.AugAssign | cst.AnnAssign) -> list[str | None]:
-    targets = (
-        [each.target for each in node.targets] if isinstance(node, cst.Assign) else [node.target]
-    )
-    return [get_full_name_for_node(target) for target in targets]
+def targets_of(node: cst.Assign | cst.AugAssign | cst.AnnAssign) -> list[cst.BaseExpression]:
+    """Return the expressions that an assignment binds."""
+    if isinstance(node, cst.Assign):
+        return [each.target for each in node.targets]
+    return [node.target]
 
 
 def _as_use(

@@ -170,13 +170,10 @@ def _as_python(source: str, hidden: list[str]) -> tuple[str, str]:
         return source, ""
     if source.startswith("%%"):
         head, line_end, rest = source.partition("\n")
-        if not head.startswith(_PYTHON_CELLS) or _problem(rest):
-            return (
-                hide(source),
-                ""
-                if not head.startswith(_PYTHON_CELLS)
-                else "what it holds cannot be read as Python",
-            )
+        if not head.startswith(_PYTHON_CELLS):
+            return hide(source), ""
+        if _problem(rest):
+            return hide(source), "what it holds cannot be read as Python"
         return hide(head) + line_end + rest, ""
     tried = len(hidden)
     python = _MAGIC.sub(lambda found: hide(found[0], found[1]), source)

@@ -109,7 +109,6 @@ def setting_words() -> frozenset[str]:
     return frozenset(_by_keyword()) | frozenset(section_names())
 
 
-@cache
 def configuration_words() -> frozenset[str]:
     """Return the last keys of YAML settings, except ``type``, whose value decides."""
     return frozenset(key.rpartition(".")[2] for each in _configurations() for key in each.keys) - {

@@ -18,10 +18,8 @@ from unamp.migrate.spellings import table, watch
 
 def watched(source: Source, uses: Sequence[Use], frameworks: Collection[str]) -> list[Finding]:
     """Return the places to look at: settings, names in strings, casts by hand."""
-    resolved = {call for use in uses if (call := source.nodes.call_of(use.node)) is not None}
-    resolved |= {
-        call for use in source.ours if (call := source.nodes.call_of(use.node)) is not None
-    }
+    calls = (source.nodes.call_of(use.node) for use in (*uses, *source.ours))
+    resolved = {call for call in calls if call is not None}
     found = [
         *_strings(source, resolved, frameworks),
         *_keywords(source, resolved),
