@@ -71,22 +71,14 @@ def _in_own_process(framework: str) -> _Report:
     ran = subprocess.run(
         [sys.executable, "-m", __name__, framework], capture_output=True, text=True, check=False
     )
-    if ran.returncode:
-        said = (
-            ran.stderr.strip().rpartition("\n")[2]
-            or f"importing it ended the process with status {ran.returncode}"
-        )
-        return {"framework": framework, "status": "not usable", "advice": said}
     # Frameworks print greetings on standard output. The report is the last line.
     last = ran.stdout.strip().rpartition("\n")[2]
-    if not last.startswith('{"framework"'):
-        return {
-            "framework": framework,
-            "status": "not usable",
-            "advice": "importing it ended the process with status 0",
-        }
-    report: _Report = json.loads(last)
-    return report
+    if not ran.returncode and last.startswith('{"framework"'):
+        report: _Report = json.loads(last)
+        return report
+    said = ran.stderr.strip().rpartition("\n")[2] if ran.returncode else ""
+    ended = f"importing it ended the process with status {ran.returncode}"
+    return {"framework": framework, "status": "not usable", "advice": said or ended}
 
 
 def show_frameworks(reports: Sequence[_Report]) -> None:

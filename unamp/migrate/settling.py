@@ -117,7 +117,6 @@ def _is_spelled_out(use: Use, decision: Decision, fates: Mapping[Binding, Fate])
 
 
 def _unamp_is_taken(source: Source) -> bool:
-    others = (
-        b for b in source.bindings if b.bound == "unamp" and b.imported.partition(".")[0] != "unamp"
+    return "unamp" in source.own or any(
+        b.bound == "unamp" and b.imported.partition(".")[0] != "unamp" for b in source.bindings
     )
-    return "unamp" in source.own or next(others, None) is not None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unamp._data import load_table
@@ -33,20 +32,20 @@ def type_operations(domain: str, kind: str) -> tuple[str, ...]:
     if domain not in (*STANDARD, CONTRIBUTED):
         return ()
     ours = domain in STANDARD and kind not in _MISPLACED
-    found: str | Sequence[str] = _tables()["operators" if ours else "contributed"].get(kind, ())
-    return (found,) if isinstance(found, str) else tuple(found)
+    return _listed("operators" if ours else "contributed", kind)
 
 
-@cache
-def operator_types() -> Mapping[str, frozenset[str]]:
+def operator_types() -> dict[str, frozenset[str]]:
     """Return, for each operator type, the operations that it may be in any domain."""
-    found: dict[str, frozenset[str]] = dict.fromkeys(_tables()["unnamed"], frozenset())
-    for table in ("operators", "contributed"):
-        for kind, ops in _tables()[table].items():
-            found[kind] = found.get(kind, frozenset()) | frozenset(
-                (ops,) if isinstance(ops, str) else ops
-            )
-    return MappingProxyType(found)
+    lists = ("operators", "contributed")
+    kinds = {kind for name in ("unnamed", *lists) for kind in _tables()[name]}
+    return {kind: frozenset(op for name in lists for op in _listed(name, kind)) for kind in kinds}
+
+
+def _listed(table: str, kind: str) -> tuple[str, ...]:
+    """Return the operations that a table has for an operator type; none where it lacks the type."""
+    found: str | Sequence[str] = _tables()[table].get(kind, ())
+    return (found,) if isinstance(found, str) else tuple(found)
 
 
 def result_dtypes(
@@ -127,17 +126,11 @@ def _constant(
 ) -> str | None:
     if value := attributes.get("value"):
         return name(value.t.data_type)
-    whole = "value_int" in attributes or "value_ints" in attributes
-    text = "value_string" in attributes or "value_strings" in attributes
-    return (
-        "int64"
-        if whole
-        else "string"
-        if text
-        else None
-        if "sparse_value" in attributes
-        else "float32"
-    )
+    if "value_int" in attributes or "value_ints" in attributes:
+        return "int64"
+    if "value_string" in attributes or "value_strings" in attributes:
+        return "string"
+    return None if "sparse_value" in attributes else "float32"
 
 
 class _Described(NamedTuple):

@@ -53,9 +53,6 @@ class _Planner:
         layers: the layers that the nodes are in.
     """
 
-    wide: set[int]
-    unclear: list[tuple[Node, str]]
-
     def __init__(self, graph: Graph, precision: Precision) -> None:
         self._graph = graph
         self.layers = Layers(graph, precision)
@@ -69,7 +66,8 @@ class _Planner:
             number for number, value in enumerate(graph.values) if value.numbers is not None
         }
         self._only_stored: list[int] = []
-        self.wide, self.unclear = set(), []
+        self.wide: set[int] = set()
+        self.unclear: list[tuple[Node, str]] = []
 
     def take(self, number: int, node: Node) -> None:
         """Decide the dtype of a node, after the nodes that make its inputs."""

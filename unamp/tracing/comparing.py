@@ -122,20 +122,13 @@ class TraceComparison:
     def remarks(self) -> list[str]:
         """Return sentences: the operations of one run only, the verdict, the first difference."""
         said = []
-        for name, alone in (
-            ("the reference", self.only_in_reference),
-            ("the other", self.only_in_other),
+        for what, alone in (
+            ("only in the reference, compared with nothing", self.only_in_reference),
+            ("only in the other, compared with nothing", self.only_in_other),
+            ("outside of layers and regions, not compared", self.aside),
         ):
             if alone:
-                said.append(
-                    f"only in {name}, compared with nothing: "
-                    f"{', '.join(_counted(record.op for record in alone))}"
-                )
-        if self.aside:
-            said.append(
-                "outside of layers and regions, not compared: "
-                f"{', '.join(_counted(r.op for r in self.aside))}"
-            )
+                said.append(f"{what}: {', '.join(_counted(record.op for record in alone))}")
         count = f"{len(self.operations)} operations ran in both"
         if self.within:
             return [*said, f"{count}; the precision of each explains its error"]

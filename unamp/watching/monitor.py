@@ -85,9 +85,13 @@ class Watch:
         keep: int,
     ) -> None:
         self._adapter = _adapter(network, optimizer)
+        if scaler is not None and not isinstance(scaler, GradScaler):
+            raise TypeError(
+                f"scaler must be an unamp.GradScaler or None, not {type(scaler).__name__}"
+            )
         self._network = network
         self._optimizer = optimizer
-        self._scaler = _checked_scaler(scaler)
+        self._scaler = scaler
         self._every = _whole("every", every, 1)
         self._keep = _whole("keep", keep, _LEAST_KEPT)
         self._dtype = dtype
@@ -339,12 +343,6 @@ def _leaves(value: object) -> Iterator[object]:
     if isinstance(value, Mapping):
         for inner in value.values():
             yield from _leaves(inner) if isinstance(inner, Mapping) else (inner,)
-
-
-def _checked_scaler(scaler: object) -> GradScaler | None:
-    if scaler is not None and not isinstance(scaler, GradScaler):
-        raise TypeError(f"scaler must be an unamp.GradScaler or None, not {type(scaler).__name__}")
-    return scaler
 
 
 def _whole(name: str, value: object, least: int) -> int:
