@@ -107,11 +107,10 @@ def migrate(
         _show_policies(report, policy, as_json)
     elif as_json:
         print_json(_as_data(report, write=write))
-    elif diff:
-        sys.stdout.write("".join(map(_diff, report.files)))
-        _show(report, write=write, stays_alone=True)
     else:
-        _show(report, write=write, stays_alone=False)
+        if diff:
+            sys.stdout.write("".join(map(_diff, report.files)))
+        _show(report, write=write, stays_alone=diff)
     for path, said in report.errors:
         print(printable(f"{path}: error: {said}"), file=sys.stderr)
     raise typer.Exit(_status(report, write=write, policy=policy is not None))

@@ -11,7 +11,6 @@ from unamp.cli import printing
 from unamp.cli.arguments import checked
 from unamp.explaining import differences
 from unamp.layers import LayerRule
-from unamp.policy import Policy
 from unamp.precision import Precision
 
 
@@ -38,7 +37,7 @@ def show_precision(precision: Precision) -> None:
         title="rules for layers; the last that matches counts",
     )
     for rule in precision.layers:
-        table.add_row(rule.pattern, _policy(rule.policy), rule.result or "", rule.reason)
+        table.add_row(rule.pattern, str(rule.policy), rule.result or "", rule.reason)
     if table.rows:
         printing.show(table)
 
@@ -98,15 +97,9 @@ def _changed_layers(
 
 
 def _said(rule: LayerRule | None) -> str:
-    return (
-        ""
-        if rule is None
-        else f"{_policy(rule.policy)}{f', result {rule.result}' if rule.result else ''}"
-    )
-
-
-def _policy(policy: object) -> str:
-    return repr(policy) if isinstance(policy, Policy) else str(policy)
+    if rule is None:
+        return ""
+    return f"{rule.policy}, result {rule.result}" if rule.result else str(rule.policy)
 
 
 def _because(reason: str) -> str:

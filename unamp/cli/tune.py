@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -119,13 +120,8 @@ def _tuned(arguments: Mapping[str, Any]) -> Tuned | Float8Study:
 
 def _ours(error: BaseException) -> bool:
     """Return whether unamp raised the error, not the user's code."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return (
-        trace is not None
-        and trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "unamp"
-    )
+    *_, (raising, _) = traceback.walk_tb(error.__traceback__)
+    return str(raising.f_globals.get("__name__", "")).partition(".")[0] == "unamp"
 
 
 def _arguments(said: str) -> dict[str, Any]:

@@ -19,8 +19,11 @@ _DTYPES = {
     "fp16": "float16",
     "bfloat16": "bfloat16",
     "bf16": "bfloat16",
+    "float": "float32",
+    "float32": "float32",
+    "double": "float64",
+    "float64": "float64",
 }
-_OTHERS = {"float": "float32", "float32": "float32", "double": "float64", "float64": "float64"}
 
 _ANY = cst.Module([])
 
@@ -61,5 +64,4 @@ def static_dtype(node: cst.CSTNode | None) -> Any:
         return None
     if isinstance(value, str):
         return dtype_name(value)
-    name = node.attr.value if isinstance(node, cst.Attribute) else UNKNOWN
-    return _DTYPES.get(name) or _OTHERS.get(name, UNKNOWN) if isinstance(name, str) else UNKNOWN
+    return _DTYPES.get(node.attr.value, UNKNOWN) if isinstance(node, cst.Attribute) else UNKNOWN

@@ -95,17 +95,13 @@ class LossScale(NamedTuple):
             TypeError: for a value that is no number.
             ValueError: for a number that the rules cannot work with.
         """
-        fields: dict[str, Any] = {
-            **{
-                name: _float32(number(getattr(self, name), name))
-                for name in ("scale", "minimum", "maximum")
-            },
-            **{
-                name: number(getattr(self, name), name)
-                for name in ("growth_factor", "backoff_factor")
-            },
-            **{name: _count(getattr(self, name), name, least) for name, least in _COUNTS.items()},
-        }
+        fields: dict[str, Any] = {}
+        for name in ("scale", "minimum", "maximum"):
+            fields[name] = _float32(number(getattr(self, name), name))
+        for name in ("growth_factor", "backoff_factor"):
+            fields[name] = number(getattr(self, name), name)
+        for name, least in _COUNTS.items():
+            fields[name] = _count(getattr(self, name), name, least)
         made = self._replace(dynamic=bool(self.dynamic), **fields)
         least, most = made.minimum, made.maximum
         for kept, rule in (
