@@ -100,8 +100,8 @@ class LossScale(NamedTuple):
             fields[name] = _float32(number(getattr(self, name), name))
         for name in ("growth_factor", "backoff_factor"):
             fields[name] = number(getattr(self, name), name)
-        for name, least in _COUNTS.items():
-            fields[name] = _count(getattr(self, name), name, least)
+        for name, fewest in _COUNTS.items():
+            fields[name] = _count(getattr(self, name), name, fewest)
         made = self._replace(dynamic=bool(self.dynamic), **fields)
         least, most = made.minimum, made.maximum
         for kept, rule in (

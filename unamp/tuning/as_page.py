@@ -41,7 +41,6 @@ class _Drawing(NamedTuple):
     height: float = _HEIGHT
     left: float = _LEFT
     right: float = _WIDTH - _RIGHT
-    top: float = _TOP
     bottom: float = _HEIGHT - _BOTTOM
 
 
