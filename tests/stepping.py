@@ -13,9 +13,12 @@ from typing import Any
 import decorated as own
 import numpy as np
 import pytest
-from decorated import LOW, NETWORKS, OPTIMIZERS, TRAININGS, made, trained, values
+from decorated import LOW, NETWORKS, OPTIMIZERS, made, trained, values
 
 import unamp
+
+#: How many steps a training takes.
+STEPS = 30
 
 
 def same(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> bool:
@@ -27,8 +30,8 @@ def ones(network: Any, dtype: str | None = None) -> list[Any]:
     return [own.tensor(np.ones(each.shape), dtype or each.dtype) for each in trained(network)]
 
 
-def loss_after(steps: int, step: Any, optimizer: Any, scaler: unamp.GradScaler) -> float:
-    for number in range(steps):
+def loss_after(step: Any, optimizer: Any, scaler: unamp.GradScaler) -> float:
+    for number in range(STEPS):
         _, gradients = step(number % 16)
         scaler.step(optimizer, gradients=gradients)
         scaler.update()
@@ -36,9 +39,9 @@ def loss_after(steps: int, step: Any, optimizer: Any, scaler: unamp.GradScaler) 
 
 
 @cache
-def exact(network: str, steps: int) -> float:
+def exact(network: str) -> float:
     net, scaler = made(network), unamp.GradScaler(enabled=False)
-    return loss_after(steps, own.grads_of(net, scaler, enabled=False), own.momentum(net), scaler)
+    return loss_after(own.grads_of(net, scaler, enabled=False), own.momentum(net), scaler)
 
 
 # --- loss scaling ---------------------------------------------------------------------------------
@@ -48,7 +51,7 @@ def exact(network: str, steps: int) -> float:
 def test_training_with_an_overflow_reaches_the_loss_of_float32(dtype: str) -> None:
     net, scaler = made(), unamp.GradScaler(1024.0)
     optimizer, step = own.momentum(net), own.grads_of(net, scaler, "O1", dtype)
-    for number in range(31):
+    for number in range(STEPS + 1):
         before, scale = values(trained(net)), scaler.get_scale()
         _, gradients = step(
             number % 16 if number < 10 else (number - 1) % 16, overflow=number == 10
@@ -60,7 +63,7 @@ def test_training_with_an_overflow_reaches_the_loss_of_float32(dtype: str) -> No
             assert same(before, values(trained(net)))
     assert scaler.skipped == 1
     assert sum(float(step(number)[0]) for number in range(4)) / 4 == pytest.approx(
-        exact("mlp", 30), rel=0.03
+        exact("mlp"), rel=0.03
     )
 
 
@@ -92,16 +95,22 @@ def test_unscaling_clipping_and_naming() -> None:
 # --- decorated networks ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("network", "level", "dtype", "steps"), TRAININGS)
-def test_training_reaches_the_loss_of_float32(
-    network: str, level: str, dtype: str, steps: int
-) -> None:
+@pytest.mark.parametrize(
+    ("network", "level", "dtype"),
+    [
+        ("mlp", "O2", "float16"),
+        ("mlp", "O3", "bfloat16"),
+        ("convolutions", "O2", "bfloat16"),
+        ("attention", "O2", "float16"),
+    ],
+)
+def test_training_reaches_the_loss_of_float32(network: str, level: str, dtype: str) -> None:
     net, scaler = made(network), unamp.GradScaler(1024.0)
     optimizer = own.momentum(net)
     unamp.decorate(net, optimizer, level, dtype)
-    loss = loss_after(steps, own.grads_of(net, scaler, level, dtype), optimizer, scaler)
+    loss = loss_after(own.grads_of(net, scaler, level, dtype), optimizer, scaler)
     assert scaler.skipped == 0
-    assert loss == pytest.approx(exact(network, steps), rel=0.03)
+    assert loss == pytest.approx(exact(network), rel=0.03)
     kept = [each for each in own.parameters(net) if each.dtype == trained(made())[0].dtype]
     assert len(kept) == (4 if network == "convolutions" else 0)  # of the batch norm
 

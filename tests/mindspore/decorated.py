@@ -89,13 +89,6 @@ def values(tensors):
 
 # --- what the tests that are TensorFlow's too call ------------------------------------------------
 
-#: Networks, levels, dtypes and numbers of steps.
-TRAININGS = [
-    ("mlp", "O2", "float16", 40),
-    ("mlp", "O3", "bfloat16", 40),
-    ("convolutions", "O2", "bfloat16", 40),
-    ("attention", "O2", "float16", 40),
-]
 _OPTIMIZERS = {
     "SGD": lambda p: nn.SGD(p, 0.05, momentum=0.9, weight_decay=0.01),
     "Momentum": lambda p: nn.Momentum(

@@ -15,6 +15,10 @@ F32 = mindspore.float32
 LOW = {"float16": mindspore.float16, "bfloat16": mindspore.bfloat16}
 
 
+#: Rules differ by the level, and do not by the low dtype: each level has one.
+LEVELS = [("O1", "bfloat16"), ("O2", "float16"), ("O3", "bfloat16")]
+
+
 def array(*shape, seed=0):
     return Tensor(np.random.default_rng(seed).standard_normal(shape).astype("float32"))
 
@@ -183,6 +187,11 @@ FAMILIES = {
 }
 
 
+for _family in FAMILIES.values():
+    # one graph holds a family, and takes each name of a parameter once
+    nn.CellList([form for form, _ in _family.values() if isinstance(form, nn.Cell)])
+
+
 def _doubled(value):
     return value + value
 
@@ -249,14 +258,18 @@ def numbers(tensor):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(("level", "dtype"), [("O1", "bfloat16"), ("O2", "float16")])
+@pytest.mark.parametrize(("level", "dtype"), LEVELS[:2])
 def test_a_graph_and_pynative_mode_agree(family, level, dtype):
+    forms = {name: form for name, (form, _) in FAMILIES[family].items()}
+    fed = [tuple(feeds(args, level, LOW[dtype])) for _, args in FAMILIES[family].values()]
+    with policy_region(Policy(level, dtype)):
+        of_eager = [
+            [form(*given) for given in each] for form, each in zip(forms.values(), fed, strict=True)
+        ]
+        of_graph = mindspore.jit(_called(tuple(forms.values())))(*fed)
     different = []
-    for name, (form, args) in FAMILIES[family].items():
-        fed = list(feeds(args, level, LOW[dtype]))
-        with policy_region(Policy(level, dtype)):
-            of_eager, of_graph = [form(*given) for given in fed], mindspore.jit(_called(form))(*fed)
-        for given, eager, graph in zip(fed, of_eager, of_graph, strict=True):
+    for name, *of_form in zip(forms, fed, of_eager, of_graph, strict=True):
+        for given, eager, graph in zip(*of_form, strict=True):
             if (how := _difference(flat(eager), flat(graph))) is not None:
                 different.append(
                     f"{name} of {', '.join(str(each.dtype) for each in flat(given))}: {how}"
@@ -290,11 +303,11 @@ def _items_moved(x):
     return x[1], x[:, 0], x[..., None], [x, x.T][1]
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize(("level", "low"), LEVELS[:2])
 @pytest.mark.parametrize("given", ["float32", "low"])
 @pytest.mark.parametrize("code", [_items_at_a_tensor, _items_at_a_list, _items_moved])
 def test_items_are_read_in_a_graph_as_in_pynative_mode(code, given, level, low):
-    x = _A.astype(low) if given == "low" else _A
+    x = _A.astype(LOW[low]) if given == "low" else _A
     with policy_region(Policy(level, low)):
         eager, graph = code(x), mindspore.jit(code)(x)
     assert [each.shape for each in eager] == [each.shape for each in graph]
@@ -352,7 +365,7 @@ def _items_of_a_list_set(x):
     return y[0], y[1]
 
 
-@pytest.mark.parametrize("level", ["O2", "O3"])
+@pytest.mark.parametrize(("level", "low"), LEVELS[1:])
 @pytest.mark.parametrize(
     "code",
     [
@@ -399,7 +412,7 @@ def _with_float64(x):
     return x.sum() + wide, wide * x.sum(), ops.matmul(wide, wide)
 
 
-@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize(("level", "low"), LEVELS)
 @pytest.mark.parametrize(
     "code", [_functions_of_python, _powers_in_place, _a_name_of_ones_own, _with_float64]
 )
@@ -426,16 +439,19 @@ def test_a_parameter_whose_item_is_set_is_changed_in_a_graph(kept, level):
     assert (weight.asnumpy() != 0).tolist() == [[True] * 3, [False] * 3]
 
 
-def _called(form):
-    """Return a function that calls a form with each feed, all in one graph.
+def _called(forms):
+    """Return a function that calls each form with each of its feeds, all in one graph.
 
     Compiling takes longer than computing.
     """
 
     def call(*fed):
         found = ()
-        for given in fed:
-            found += (form(*given),)
+        for i, form in enumerate(forms):
+            of_form = ()
+            for given in fed[i]:
+                of_form += (form(*given),)
+            found += (of_form,)
         return found
 
     return call
@@ -457,7 +473,7 @@ def _difference(eager, graph):
     return None
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize(("level", "low"), LEVELS[:2])
 def test_an_index_is_computed_once_in_a_graph(level, low):
     _taken.clear()
     with policy_region(Policy(level, low)):
@@ -503,8 +519,7 @@ def _cells_that_are_made(a, b):
     return nn.ReLU()(a @ b), nn.Softmax()(a @ b), _Shifted(2)(a), _Shifted(shift=3)(b)
 
 
-@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
-@pytest.mark.parametrize("low", LOW)
+@pytest.mark.parametrize(("level", "low"), LEVELS)
 @pytest.mark.parametrize("code", [_chosen_by_types, _mapped, _cells_that_are_made])
 def test_what_a_graph_chooses_or_makes_follows_the_policy(code, level, low):
     a, b = array(3, 3), array(3, 3, seed=1)

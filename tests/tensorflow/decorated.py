@@ -84,13 +84,6 @@ def decorated(optimizer, network="mlp", dtype="float16", build=True, **options):
 
 # --- what the tests that are MindSpore's too call -------------------------------------------------
 
-#: Networks, levels, dtypes and numbers of steps.
-TRAININGS = [
-    ("mlp", "O2", "float16", 200),
-    ("mlp", "O3", "bfloat16", 200),
-    ("convolutions", "O2", "bfloat16", 200),
-    ("attention", "O2", "float16", 200),
-]
 _OPTIMIZERS = {
     **{
         name: partial(getattr(optimizers, name), 0.01)

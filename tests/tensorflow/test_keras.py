@@ -287,7 +287,8 @@ def test_updates_and_metrics_are_float32_at_every_level(level, eagerly):
 
     mean = tf.keras.metrics.Mean()
     with policy_region(Policy(level, "bfloat16")):
-        for _ in range(300):  # bfloat16 stops counting at 256
+        mean.update_state(1.0, sample_weight=256)  # where bfloat16 stops counting
+        for _ in range(44):
             mean.update_state(1.0)
         assert mean.result().dtype == tf.float32
     assert float(mean.count) == 300.0
