@@ -1,6 +1,5 @@
 """Networks, steps and losses for the tests of `unamp.decorate`."""
 
-import functools
 import math
 
 import numpy as np
@@ -121,17 +120,6 @@ def give(network, gradients):
     """Give float32 parameters these float32 gradients, bit for bit."""
     for parameter, gradient in zip(trained(network), gradients, strict=True):
         (parameter * paddle.to_tensor(gradient)).sum().backward()
-
-
-@functools.cache
-def float32_loss(kind):
-    network = made(kind)
-    optimizer = adamw(network)
-    for step in range(200):
-        loss_of(network, step, enabled=False).backward()
-        optimizer.step()
-        optimizer.clear_grad()
-    return evaluated(network, enabled=False)
 
 
 # --- what the tests that are PyTorch's too call ---------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -96,17 +95,6 @@ def sgd(
     network: nn.Module, lr: float = 0.1, kind: Any = torch.optim.SGD, **kwargs: Any
 ) -> torch.optim.Optimizer:
     return kind(network.parameters(), lr=lr, **kwargs)
-
-
-@functools.cache
-def float32_loss(kind: str) -> float:
-    network = made(kind)
-    optimizer = adamw(network)
-    for step in range(200):
-        optimizer.zero_grad()
-        loss_of(network, step, enabled=False).backward()
-        optimizer.step()
-    return evaluated(network, enabled=False)
 
 
 # --- what the tests that are PaddlePaddle's too call ----------------------------------------------
