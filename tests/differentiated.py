@@ -279,14 +279,9 @@ def test_a_backward_pass_is_not_reported(
     region = unamp.autocast(dtype="bfloat16", level="O3") if inside else nullcontext()
     with unamp.trace(gradients=gradients) as trace, region:
         request.module.network()(request.module.rows()).sum().backward()
-    assert [record.op for record in trace.records] == [
-        "linear",
-        "relu",
-        "linear",
-        "layer_norm",
-        "linear",
-        "sum",
-    ]
+    assert " ".join(record.op for record in trace.records) == (
+        "linear relu linear layer_norm linear sum"
+    )
     assert len([each for each in trace.gradients if each.record is not None]) == 6 * gradients
 
 

@@ -62,28 +62,10 @@ SUMS: dict[str, tuple[Callable[[Any, Any], Any], float]] = {
 
 #: The other reductions: they add nothing up, or their result is no larger than their input.
 OTHERS = frozenset(
-    [
-        "amax",
-        "amin",
-        "aminmax",
-        "count_nonzero",
-        "cummax",
-        "cummin",
-        "cumprod",
-        "fast_unsorted_segment_max",
-        "max",
-        "mean",
-        "median",
-        "min",
-        "mode",
-        "nanmean",
-        "nanmedian",
-        "nanquantile",
-        "nuclear_norm",
-        "pdist",
-        "prod",
-        "quantile",
-    ]
+    (
+        "amax amin aminmax count_nonzero cummax cummin cumprod fast_unsorted_segment_max max mean "
+        "median min mode nanmean nanmedian nanquantile nuclear_norm pdist prod quantile"
+    ).split()
 )
 
 #: Draws of one number out of a thousand equally likely ones, in each framework.

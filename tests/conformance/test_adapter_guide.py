@@ -63,14 +63,9 @@ def run(written):
 
 def plugin(run, written, *arguments, code=0):
     """Return the numbers of tests by outcome."""
-    options = [
-        "--pyargs",
-        "unamp_conformance",
-        "--unamp-framework=toy",
-        "--junitxml=j.xml",
-        "-p",
-        "no:cacheprovider",
-    ]
+    options = (
+        "--pyargs unamp_conformance --unamp-framework=toy --junitxml=j.xml -p no:cacheprovider"
+    ).split()
     run("-m", "pytest", *options, *arguments, code=code)
     suite = ET.parse(written / "j.xml").getroot()[0]
     return {key: int(suite.get(key)) for key in ("tests", "failures", "errors", "skipped")}
@@ -95,32 +90,13 @@ def test_regions_behave(run, written):
 
 def test_the_command_knows_it(run):
     assert '"ok": true' in run(
-        "-m",
-        "unamp",
-        "conformance",
-        "--framework",
-        "toy",
-        "--device",
-        "cpu",
-        "--op",
-        "exp",
-        "--op",
-        "matmul",
-        "--json",
+        *"-m unamp conformance --framework toy --device cpu --op exp --op matmul --json".split(),
     )
 
 
 def test_what_it_has_no_operations_for_is_not_applicable(run, written):
     run(
-        "-m",
-        "unamp",
-        "conformance",
-        "--framework",
-        "toy",
-        "--device",
-        "cpu",
-        "--output",
-        "out",
+        *"-m unamp conformance --framework toy --device cpu --output out".split(),
         code=0,
     )
     (ran,) = load(written / "out/results.json").runs

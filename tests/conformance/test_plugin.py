@@ -68,12 +68,9 @@ def test_checks_are_tests_with_names_and_gaps_are_expected_failures(run):
 
 
 def test_options_select(run):
-    chosen = [
-        "--unamp-network=mlp",
-        "--unamp-level=O1",
-        "--unamp-dtype=float16",
-        "--unamp-preset=paddle",
-    ]
+    chosen = (
+        "--unamp-network=mlp --unamp-level=O1 --unamp-dtype=float16 --unamp-preset=paddle"
+    ).split()
     seen = run(TORCH, *chosen)
     kinds = ("decisions", "outputs", "gradients", "dtypes")
     assert seen.outcomes == {f"torch-cpu-{kind}-mlp-O1-float16-paddle": "passed" for kind in kinds}

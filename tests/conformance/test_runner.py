@@ -327,16 +327,7 @@ def test_the_whole_run_can_be_interrupted(tmp_path):
 def test_the_whole_matrix_is_planned():
     found = list(items(Selection(), ["add", "matmul"]))
     networks = {item.subject for item in found if item.kind == "network"}
-    assert networks == {
-        "mlp",
-        "conv",
-        "lenet5",
-        "residual",
-        "transformer",
-        "lstm",
-        "ranking",
-        "unet",
-    }
+    assert networks == set("mlp conv lenet5 residual transformer lstm ranking unet".split())
     names = {name for item in found if item.subject == "mlp" for name in item.policies}
     assert len(names) == 2 * (1 + 4 * 8)
     assert {"allow bfloat16", "deny float16", "O1 float16 unamp", "O1 bfloat16 native"} <= set(
@@ -462,30 +453,16 @@ def test_bad_arguments_are_named(arguments, message):
 
 
 def test_one_network_on_torch(tmp_path):
-    chosen = [
-        "--framework",
-        "torch",
-        "--device",
-        "cpu",
-        "--network",
-        "mlp",
-        "--level",
-        "O1",
-        "--dtype",
-        "bfloat16",
-    ]
+    chosen = "--framework torch --device cpu --network mlp --level O1 --dtype bfloat16".split()
     found = CliRunner().invoke(app, [*chosen, "--preset", "unamp", "--output", str(tmp_path)])
     assert found.exit_code == 0, found.output
     assert "conforms" in found.output
     (ran,) = load(tmp_path / "results.json").runs
     assert ran.facts["threads"] == int(ran.variables["OMP_NUM_THREADS"])
     assert ran.facts["capability"] in ("DEFAULT", "AVX2", "AVX512")
-    assert {result.check for result in ran.results} == {
-        "decisions",
-        "outputs",
-        "gradients",
-        "dtypes",
-    }
+    assert {result.check for result in ran.results} == set(
+        "decisions outputs gradients dtypes".split()
+    )
     assert {path.name for path in tmp_path.iterdir()} == {
         "results.json",
         "report.html",

@@ -98,15 +98,9 @@ def test_the_sdist_holds_all_that_is_needed_to_build_and_test(wheel: Path) -> No
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     for needed in (
-        "LICENSE",
-        "README.md",
-        "CHANGELOG.md",
-        "Makefile",
-        "constraints.txt",
-        "pyproject.toml",
-        "tests/run.py",
-        "release/dist.py",
-    ):
+        "LICENSE README.md CHANGELOG.md Makefile constraints.txt pyproject.toml tests/run.py "
+        "release/dist.py"
+    ).split():
         assert needed in names
     assert {"CITATION.cff", "SECURITY.md", "release/hatch_build.py", "docs/api/names.txt"} <= names
     assert any(name.startswith("conformance/unamp_conformance/") for name in names)

@@ -183,14 +183,7 @@ def test_a_deprecated_name_stays_a_line(tmp_path: Path) -> None:
 
 def test_griffe_looks_back_to_the_newest_tag(tmp_path: Path) -> None:
     def git(*words: str) -> None:
-        who = [
-            "-c",
-            "user.name=nobody",
-            "-c",
-            "user.email=nobody@localhost",
-            "-c",
-            "commit.gpgsign=false",
-        ]
+        who = "-c user.name=nobody -c user.email=nobody@localhost -c commit.gpgsign=false".split()
         subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
 
     git("init", "--initial-branch", "main")

@@ -44,12 +44,8 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple[tuple[int, ...], ...]]] = {
     **{
         name: (getattr(layers, name), ((2, 5, 4),))
         for name in (
-            "BatchNormalization",
-            "LayerNormalization",
-            "RMSNormalization",
-            "UnitNormalization",
-            "Flatten",
-        )
+            "BatchNormalization LayerNormalization RMSNormalization UnitNormalization Flatten"
+        ).split()
     },
     **{
         f"{of.__name__} {activation}": (
@@ -58,16 +54,8 @@ LAYERS: dict[str, tuple[Callable[[], Any], tuple[tuple[int, ...], ...]]] = {
         )
         for of in (layers.Dense, layers.Activation)
         for activation in (
-            "softmax",
-            "log_softmax",
-            "mish",
-            "squareplus",
-            "sparsemax",
-            "gelu",
-            "relu",
-            "softplus",
-            "exponential",
-        )
+            "softmax log_softmax mish squareplus sparsemax gelu relu softplus exponential"
+        ).split()
     },
 }
 

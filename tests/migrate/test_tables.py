@@ -52,10 +52,6 @@ def test_what_a_form_writes_is_what_unamp_takes() -> None:
 
 
 def test_words_of_from() -> None:
-    assert [framework_named(word) for word in ("keras", "tf", "pytorch", "apex")] == [
-        "tensorflow",
-        "tensorflow",
-        "torch",
-        "apex",
-    ]
+    found = [framework_named(word) for word in ("keras", "tf", "pytorch", "apex")]
+    assert found == ["tensorflow", "tensorflow", "torch", "apex"]
     assert watch().casts

@@ -14,16 +14,7 @@ from unamp_tensorflow.state import FLOAT32
 
 from unamp import Policy, policy_region
 
-METHODS = [
-    "bilinear",
-    "bicubic",
-    "lanczos3",
-    "lanczos5",
-    "gaussian",
-    "mitchellcubic",
-    "area",
-    "nearest",
-]
+METHODS = "bilinear bicubic lanczos3 lanczos5 gaussian mitchellcubic area nearest".split()
 MODES = {"eager": lambda function: function, "graph": lambda function: tf.function(function)}
 
 

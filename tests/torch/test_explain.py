@@ -26,19 +26,7 @@ def test_torchs_own_amp_is_native_throughout(device: str, dtype: str) -> None:
 def test_on_a_gpu_the_default_costs_nothing_on_torchs_own_lists() -> None:
     explained = unamp.explain(Policy("O1", "float16"), "torch", "gpu")
     lists = unamp.explain(Policy("O1", "float16", preset="torch-cuda"), "torch", "gpu")
-    for op in (
-        "matmul",
-        "mm",
-        "linear",
-        "conv2d",
-        "softmax",
-        "layer_norm",
-        "exp",
-        "nll_loss",
-        "add",
-        "relu",
-        "cat",
-    ):
+    for op in "matmul mm linear conv2d softmax layer_norm exp nll_loss add relu cat".split():
         assert explained[op].how["torch", "gpu"] is How.NATIVE, op
         assert lists[op].how["torch", "gpu"] is How.NATIVE, op
 
@@ -46,18 +34,8 @@ def test_on_a_gpu_the_default_costs_nothing_on_torchs_own_lists() -> None:
 def test_on_a_cpu_torchs_cpu_lists_cost_nothing() -> None:
     found = how(Policy("O1", "bfloat16", preset="torch-cpu"), "cpu")
     for op in (
-        "matmul",
-        "mm",
-        "linear",
-        "conv2d",
-        "mse_loss",
-        "softmax",
-        "layer_norm",
-        "exp",
-        "add",
-        "relu",
-        "batch_norm",
-    ):
+        "matmul mm linear conv2d mse_loss softmax layer_norm exp add relu batch_norm"
+    ).split():
         assert found[op] is How.NATIVE, op
 
 

@@ -69,13 +69,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.filterwarnings("ignore::unamp.AmpWarning")
 def test_it_writes_the_file_and_the_page(script: Path) -> None:
     code, said = invoke(
-        "to_tune:what",
-        "--toml",
-        "precision.toml",
-        "--html",
-        "report.html",
-        "--resume",
-        "search.json",
+        *"to_tune:what --toml precision.toml --html report.html --resume search.json".split(),
     )
     assert code == 0
     assert said.startswith("layer  operation")
@@ -93,22 +87,10 @@ def test_it_writes_the_file_and_the_page(script: Path) -> None:
 @pytest.mark.filterwarnings("ignore::unamp.AmpWarning")
 def test_options_go_before_what_the_function_returns(script: Path) -> None:
     code, said = invoke(
-        "to_tune:what",
-        "--dtype",
-        "bf16",
-        "--tolerance",
-        "0.2",
-        "--margin",
-        "1",
-        "--by",
-        "operation",
-        "--budget",
-        "100",
-        "--level",
-        "O2",
-        "--preset",
-        "paddle",
-        "--json",
+        *(
+            "to_tune:what --dtype bf16 --tolerance 0.2 --margin 1 --by operation --budget 100 "
+            "--level O2 --preset paddle --json"
+        ).split(),
     )
     assert code == 0
     report = json.loads(said)["report"]
