@@ -11,6 +11,8 @@ import unamp
 from unamp import Policy, policy_region
 
 pytestmark = pytest.mark.parametrize("full_graph", [True, False], ids=["AST", "SOT"])
+#: What a compiler reads differs by the level, and does not by the low dtype: each level has one.
+LEVELS = [("O1", "bfloat16"), ("O2", "float16"), ("O3", "bfloat16")]
 
 
 class Network(paddle.nn.Layer):
@@ -230,8 +232,7 @@ def test_a_custom_function_computes_and_differentiates_as_it_does_eagerly(layer,
         np.testing.assert_array_equal(eager, compiled)
 
 
-@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
-@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("level", "low"), LEVELS)
 def test_a_gradient_that_is_taken_inside(low, level, full_graph):
     weight = paddle.to_tensor(np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4))
     x = paddle.to_tensor(np.linspace(-2, 2, 6, dtype="float32").reshape(2, 3), stop_gradient=False)
@@ -268,8 +269,7 @@ def chosen_by_a_branch(x, weight):
     return x * 2.0
 
 
-@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
-@pytest.mark.parametrize("low", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("level", "low"), LEVELS)
 @pytest.mark.parametrize("function", [carried_by_a_loop, replaced_in_a_loop, chosen_by_a_branch])
 def test_loops_and_branches_on_a_tensor(function, low, level, full_graph):
     weight = paddle.to_tensor(np.linspace(-1, 1, 9, dtype="float32").reshape(3, 3))

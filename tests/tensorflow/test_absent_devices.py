@@ -3,6 +3,7 @@
 The conformance suite reads each from graphs that are placed on the device, and judges it.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -48,8 +49,9 @@ def rule(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Rule], None]:
     return give
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("level", "dtype"), zip(LEVELS, itertools.cycle(["float16", "bfloat16"]), strict=False)
+)
 def test_graphs_for_a_gpu_that_is_not_here_are_as_the_policy_says(level: str, dtype: str) -> None:
     for network in ("transformer", "residual", "lstm"):
         wrong, _ = read(network, Policy(level, dtype))

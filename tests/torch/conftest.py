@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+# Set before inductor reads it: it would start other processes to compile in, of which each imports
+# PyTorch.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 import pytest
 import torch
