@@ -88,6 +88,18 @@ def test_who_changes_a_function_meanwhile_keeps_it() -> None:
     assert times.__code__ is own.__code__
 
 
+def test_who_changes_a_function_before_keeps_it_while_the_others_are_replaced() -> None:
+    times, also = closed_over(7), closed_over(7)
+    change = PatchGroup([CodePatch(each, twice) for each in (times, also)])
+    times.__code__ = others = times.__code__.replace(co_name="others")
+    change.apply()
+    assert times.__code__ is others
+    assert also(5) == (35, 35)
+    change.undo()
+    assert times.__code__ is others
+    assert also(5) == 35
+
+
 def test_code_sees_its_constants_and_nothing_of_where_they_were_named() -> None:
     change = CodePatch(
         double,
