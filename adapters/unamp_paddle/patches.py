@@ -359,7 +359,6 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     # computes outside of it.
     ("paddle.optimizer.optimizer", "Optimizer._apply_optimize", _without_policy),
     ("paddle.optimizer.lbfgs", "LBFGS.step.__wrapped__", stepping(thread)),
-    ("paddle.incubate.optimizer.lbfgs", "LBFGS.step", stepping(thread)),  # its deprecated name
     ("paddle.incubate.optimizer.functional.bfgs", "minimize_bfgs", _minimize),
     ("paddle.incubate.optimizer.functional.lbfgs", "minimize_lbfgs", _minimize),
     ("paddle.nn.utils.clip_grad_norm_", "clip_grad_norm_", _widening),
@@ -412,6 +411,9 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.nn.decode", "BeamSearchDecoder._beam_search_step", _beam_search_step),
     ("paddle.nn.layer.transformer", "_convert_attention_mask", _convert_attention_mask),
 )
+if find("paddle.incubate.optimizer.lbfgs", "LBFGS") is not None:
+    # LBFGS by its older, deprecated name, which a later version may not have.
+    _HOOKS += (("paddle.incubate.optimizer.lbfgs", "LBFGS.step", stepping(thread)),)
 #: Functions of Paddle's compilers, which must also know the rules for single layers.
 _COMPILERS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.jit.dy2static.program_translator", "CacheKey.__init__", compiling.keyed_program),

@@ -143,9 +143,9 @@ def acquire(policy: Policy, under: Under) -> Replaced:
             for op, function in needed:
                 if not _users[function]:
                     patch = _made.get(function)
-                    if patch is None or (  # or somebody has given it other code since
-                        isinstance(patch, FunctionPatch) and patch.applied
-                    ):
+                    if isinstance(patch, FunctionPatch) and patch.applied:
+                        patch = None  # somebody has given the function other code since
+                    if patch is None:
                         patch = _made[function] = _patch(op, function, under)
                     if isinstance(patch, FunctionPatch) and op in vocabulary():
                         call_while_tracing(patch.replacement)

@@ -33,9 +33,13 @@ def test_arguments_choose(versions):
     assert [row.python for row in versions.chosen(["paddle==3.3.1"])] == ["3.11", "3.13", "3.14"]
     assert {row.python for row in versions.chosen(["mindspore@3.12"])} == {"3.12"}
     assert {row.package for row in versions.chosen(["paddle"])} == {"paddlepaddle"}
-    assert {row.framework for row in versions.chosen([])} == set(
-        "torch paddle mindspore tensorflow jax".split()
-    )
+    assert {row.framework for row in versions.chosen([])} == {
+        "torch",
+        "paddle",
+        "mindspore",
+        "tensorflow",
+        "jax",
+    }
     with pytest.raises(
         SystemExit,
         match="unknown framework 'caffe'; valid: torch, paddle, mindspore, tensorflow, jax",

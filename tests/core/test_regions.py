@@ -229,10 +229,12 @@ def test_threads_share_a_region_without_seeing_each_other() -> None:
 
 
 def test_autocast_takes_what_torch_takes() -> None:
-    assert (
-        list(inspect.signature(autocast).parameters)[:4]
-        == "device_type dtype enabled cache_enabled".split()
-    )
+    assert list(inspect.signature(autocast).parameters)[:4] == [
+        "device_type",
+        "dtype",
+        "enabled",
+        "cache_enabled",
+    ]
     region = autocast("cuda", "float16", False, False)
     assert (region.device, region.policy) == ("gpu", Policy(enabled=False, cache=False))
     assert autocast("cpu", "bfloat16", cache_enabled=None).policy.cache is True

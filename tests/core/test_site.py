@@ -116,9 +116,14 @@ def test_everything_that_is_public_is_in_the_reference(site: Path) -> None:
     page = (site / "api" / "index.html").read_text("utf-8")
     described = set(re.findall(r'<h3 id="unamp\.(\w+)', page))
     # `amp_guard` is another name of `auto_cast`. The names added here are modules.
-    assert described == set(unamp.__all__) - {"amp_guard"} | set(
-        "onnx testing tracing tuning typing watching".split()
-    )
+    assert described == set(unamp.__all__) - {"amp_guard"} | {
+        "onnx",
+        "testing",
+        "tracing",
+        "tuning",
+        "typing",
+        "watching",
+    }
     assert "unamp.amp_guard" in page
 
 

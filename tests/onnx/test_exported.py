@@ -41,9 +41,12 @@ def wrong(checked: CheckedModel) -> list[tuple[str, str]]:
 
 
 def test_there_are_files_of_four_exporters() -> None:
-    assert {file.name.partition("-")[0] for file in FILES} == set(
-        "jax2onnx mindspore paddle2onnx tf2onnx".split()
-    )
+    assert {file.name.partition("-")[0] for file in FILES} == {
+        "jax2onnx",
+        "mindspore",
+        "paddle2onnx",
+        "tf2onnx",
+    }
     assert len(FILES) == 16
 
 

@@ -69,6 +69,19 @@ def places(function: Function) -> Mapping[str, int]:
     Empty where Python cannot tell. A keyword-only parameter has a place that no positional argument
     reaches.
     """
+    by_code = _places_by_code(function)
+    return _places_by_signature(function) if by_code is None else by_code
+
+
+def _places_by_code(function: Function) -> Mapping[str, int] | None:
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return None
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return {name: place for place, name in enumerate(names)}
+
+
+def _places_by_signature(function: Function) -> Mapping[str, int]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -136,11 +149,11 @@ class Operator(ABC):
         activation_only: whether a rule casts the first tensor alone (norms, whose parameters and
             statistics stay float32).
         view: whether it returns a view of its input, or only moves data, natively in any dtype.
-        places: the places of its parameters among the positional arguments; see `places`.
     """
 
     # Not a dataclass: Paddle's SOT sees the fields of one, and not those that subclasses add.
     __slots__ = (
+        "_places",
         "activation_only",
         "bound",
         "call",
@@ -149,7 +162,6 @@ class Operator(ABC):
         "name",
         "op",
         "out_of_place",
-        "places",
         "view",
         "which",
     )
@@ -177,7 +189,16 @@ class Operator(ABC):
         self.view = view
         self.which = which
         self.activation_only = op is not None and vocabulary()[op].group == "norm"
-        self.places = places(call)  # now: while a region is open, the function has other code
+        # read now: while a region is open, the function has other code
+        self._places = _places_by_code(call)
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """The places of its parameters among the positional arguments."""
+        if self._places is None:
+            # not in `__init__`: a signature takes as long as all the rest of an operator
+            self._places = _places_by_signature(self.call)
+        return self._places
 
     def argument(self, name: str, args: Args, kwargs: Keywords) -> Any:
         """Return an argument of a call, given by position or by name; None where there is none."""

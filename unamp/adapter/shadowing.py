@@ -29,10 +29,14 @@ PRODUCTS = {
 
 #: Operations that draw random numbers unless their caller hands some over.
 DRAWING = frozenset(
-    (
-        "fractional_avg_pool2d fractional_max_pool2d fractional_max_pool3d gumbel_softmax nce_loss "
-        "rrelu"
-    ).split()
+    {
+        "fractional_avg_pool2d",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+        "gumbel_softmax",
+        "nce_loss",
+        "rrelu",
+    }
 )
 
 _SHOWN = 200  # the most characters of a framework's message
