@@ -460,9 +460,12 @@ def test_one_network_on_torch(tmp_path):
     (ran,) = load(tmp_path / "results.json").runs
     assert ran.facts["threads"] == int(ran.variables["OMP_NUM_THREADS"])
     assert ran.facts["capability"] in ("DEFAULT", "AVX2", "AVX512")
-    assert {result.check for result in ran.results} == set(
-        "decisions outputs gradients dtypes".split()
-    )
+    assert {result.check for result in ran.results} == {
+        "decisions",
+        "outputs",
+        "gradients",
+        "dtypes",
+    }
     assert {path.name for path in tmp_path.iterdir()} == {
         "results.json",
         "report.html",
