@@ -169,8 +169,10 @@ class Binding:
             return self._kept.get(value, self._by_types)
         if isinstance(value, (ops.HyperMap, ops.Map)) and value.ops is not None:
             return self._kept.get(value, lambda mapping: type(mapping)(self.bound(mapping.ops)))
-        if isinstance(value, type) and issubclass(value, Primitive):
-            return self._kept.get(value, self._primitive_class)
+        if isinstance(value, ops.GradOperation) and value.sens_param:
+            return self._kept.get(value, graph_operators.taking_vectors)
+        if isinstance(value, type) and issubclass(value, (Primitive, ops.GradOperation)):
+            return self._kept.get(value, self._operation_class)
         if isinstance(value, type) and issubclass(value, nn.Cell) and type(value) is type:
             return self._kept.get(value, self._cell_class)
         if isinstance(value, _OPAQUE) and self.policy is not None:
@@ -202,7 +204,7 @@ class Binding:
             return changing(value)
         return _updating(value, self._by_rule(op, value))
 
-    def _primitive_class(self, value: type) -> type:
+    def _operation_class(self, value: type) -> type:
         """Return a class of the same name, whose instances are bound as the compiler makes them."""
         return derived_class(value, {BOUND: self})  # type: ignore[no-any-return]
 
@@ -273,6 +275,8 @@ class Binding:
             return binding(Policy("OD", self._stated.dtype))._copy(value)
         if value is _JACREV_VECTORS:
             return graph_operators.vectors_like_results(PARTS.bound(value))
+        if value is ops.vjp:
+            return graph_operators.vectors_like_products(self._copy(value))
         if value in changing_functions():
             return changing(PARTS.bound(value))
         op = functions().get(value)

@@ -130,7 +130,8 @@ def _cast(dtype, values, seen):  # type: ignore[no-untyped-def]
 
 
 @unbound
-def _cast_found(dtype, found):  # type: ignore[no-untyped-def]
+def cast_found(dtype, found):  # type: ignore[no-untyped-def]
+    """Return results in a dtype."""
     # A result in float64 comes from inputs that no rule casts.
     if _seen(found) & _HAS_FLOAT64:
         return found
@@ -191,10 +192,10 @@ def low(call: Function, to: Low, own: int = 0) -> Function:
         given, named = _cast(dtype, args, seen), mixed_precision_cast(dtype, kwargs)
         if emulated:
             given, named = _cast(FLOAT32, given, seen), mixed_precision_cast(FLOAT32, named)
-            found = _cast_found(dtype, call(*given, **named))
+            found = cast_found(dtype, call(*given, **named))
         else:
             found = call(*given, **named)
-        return _cast_found(FLOAT32, found) if widened else found
+        return cast_found(FLOAT32, found) if widened else found
 
     return _taking_any(unamp_low)
 

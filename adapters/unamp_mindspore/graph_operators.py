@@ -13,7 +13,7 @@ import operator
 from mindspore import ops
 
 from unamp._function_types import Function
-from unamp_mindspore.graph_calls import cast_like, unbound
+from unamp_mindspore.graph_calls import cast_found, cast_like, unbound
 from unamp_mindspore.state import DTYPES, FLOAT32, Tensor
 
 _BFLOAT16 = DTYPES["bfloat16"]
@@ -76,6 +76,63 @@ def vectors_like_results(call: Function) -> Function:
         return primals, gradients_like(vectors, outputs), shapes
 
     return unamp_vectors
+
+
+def vectors_like_products(call: Function) -> Function:
+    """Return a function like `mindspore.vjp`, which casts vectors to the dtypes of the results."""
+
+    @unbound
+    def unamp_vjp(function, *inputs, weights=None, has_aux=False):
+        found = call(function, *inputs, weights=weights, has_aux=has_aux)
+
+        def with_vectors(*vectors):
+            if isinstance(found[0], tuple):
+                return found[1](*gradients_like(vectors, found[0]))
+            return found[1](cast_like(vectors[0], found[0]))
+
+        return (found[0], with_vectors, *found[2:])
+
+    return unamp_vjp
+
+
+@unbound
+def _with_wide_vector(args, kwargs):
+    if "sens" in kwargs:
+        kwargs["sens"] = cast_found(FLOAT32, kwargs["sens"])
+        return args, kwargs
+    return (*args[:-1], cast_found(FLOAT32, args[-1])), kwargs
+
+
+def taking_vectors(gradient: Function) -> Function:
+    """Return an `ops.GradOperation` that takes float32 vectors where results are low.
+
+    It gets the function with its results in float32: the gradient of that cast makes vectors low.
+    """
+
+    # The compiler counts the arguments only where the operation and its result are called at once.
+    @unbound
+    def unamp_gradient(function):
+        def widened(*args, **kwargs):
+            return cast_found(FLOAT32, function(*args, **kwargs))
+
+        def computed(*args, **kwargs):
+            given, named = _with_wide_vector(args, kwargs)
+            return gradient(widened)(*given, **named)
+
+        return computed
+
+    @unbound
+    def unamp_gradient_of_weights(function, weights):
+        def widened(*args, **kwargs):
+            return cast_found(FLOAT32, function(*args, **kwargs))
+
+        def computed(*args, **kwargs):
+            given, named = _with_wide_vector(args, kwargs)
+            return gradient(widened, weights)(*given, **named)
+
+        return computed
+
+    return unamp_gradient_of_weights if gradient.get_by_list else unamp_gradient
 
 
 #: Attributes of a tensor that are computed, and the functions that compute them.

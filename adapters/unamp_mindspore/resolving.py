@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mindspore import nn
+from mindspore import nn, ops
 from mindspore.ops.operations.manually_defined import ops_def
 from mindspore.ops.primitive import Primitive
 
@@ -54,9 +54,13 @@ def _namespace(original: Function, obj: object) -> object:
 def _instance(
     original: Function, cls_type: type, params: tuple[object, ...] | None = None
 ) -> object:
-    """Wrap the function that makes instances: a primitive or cell made in bound code is bound."""
+    """Wrap the function that makes instances: what is made in bound code is bound."""
     made = original(cls_type, params)
-    binding = vars(cls_type).get(BOUND) if isinstance(made, (Primitive, nn.Cell)) else None
+    binding = (
+        vars(cls_type).get(BOUND)
+        if isinstance(made, (Primitive, nn.Cell, ops.GradOperation))
+        else None
+    )
     if binding is None:
         return made
     kept_alive.append(made)

@@ -274,7 +274,7 @@ def _assign(original: Function, x: object, output: Tensor | Value | None = None)
 def _written(original: Function, self: Tensor, value: Any, *args: Any, **kwargs: Any) -> object:
     # Paddle refuses a value in another dtype than the tensor's.
     if isinstance(value, Tensor) and {dtype_of(self), dtype_of(value)} <= NAMES.keys():
-        value = cast(value.detach(), dtype_of(self))
+        value = cast(value, dtype_of(self))
     return original(self, value, *args, **kwargs)
 
 

@@ -134,6 +134,67 @@ def test_a_product_of_a_vector_in_a_graph():
         np.testing.assert_array_equal(result.asnumpy(), found[0].asnumpy())
 
 
+GRADIENT = ops.GradOperation(sens_param=True)
+OF_WEIGHTS = ops.GradOperation(get_by_list=True, sens_param=True)
+WEIGHT, OTHER = Parameter(rand(4, 4), name="weight"), rand(3, 4)
+WEIGHTS = mindspore.ParameterTuple([WEIGHT])
+
+
+def product(x, y):
+    return ops.matmul(x * y, WEIGHT)
+
+
+def several(x):
+    return product(x, OTHER), ops.exp(x)
+
+
+def by_operation(x, vector):
+    return GRADIENT(product)(x, OTHER, vector)
+
+
+def by_keyword(x, vector):
+    return GRADIENT(product)(x, y=OTHER, sens=vector)
+
+
+def by_operation_made_inside(x, vector):
+    return ops.GradOperation(get_all=True, sens_param=True)(product)(x, OTHER, vector)[0]
+
+
+def of_weights(x, vector):
+    return OF_WEIGHTS(product, WEIGHTS)(x, OTHER, vector)[0]
+
+
+def of_several(x, vector):
+    return GRADIENT(several)(x, (vector, vector))
+
+
+def by_vjp(x, vector):
+    _, product_of, rest = mindspore.vjp(several, x, has_aux=True)
+    return product_of(vector)[0] + 0 * rest
+
+
+def by_jvp(x, vector):
+    return mindspore.jvp(several, x, vector)[1][0]
+
+
+VECTORS = {
+    each.__name__: each
+    for each in (
+        by_operation, by_keyword, by_operation_made_inside, of_weights, of_several, by_vjp, by_jvp,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compute", VECTORS.values(), ids=VECTORS)
+def test_a_vector_in_float32_fits_a_low_result_in_a_graph(low, compute):
+    x, vector = rand(3, 4), rand(3, 4)
+    with under(low=low):
+        expected, found = compute(x, vector), mindspore.jit(compute)(x, vector)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(*(each.astype(F32).asnumpy() for each in (found, expected)))
+    assert (found != mindspore.jit(compute)(x, vector)).any()
+
+
 def there_and_back(x, low):
     """Return a tensor rounded to low and widened by MindSpore's own operations."""
     return ops.Cast()(ops.Cast()(x, low), F32)

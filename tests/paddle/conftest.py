@@ -1,4 +1,4 @@
-"""Fixtures of Paddle's tests: no test leaves a region or a patch behind."""
+"""Fixtures of Paddle's tests: no test leaves a region, a patch or a program behind."""
 
 import pickle
 import sys
@@ -43,7 +43,12 @@ def _untouched():
     paddle.seed(0)
     np.random.seed(0)
     before = _patched()
-    yield
+    # What a test builds in the default program is no part of another test's program.
+    with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
+        yield
+    dynamic = paddle.in_dynamic_mode()
+    paddle.disable_static()  # a test that stopped in static mode fails alone
+    assert dynamic
     assert thread.plan is None
     assert thread.sink is None
     assert patches.installed.open == 0

@@ -5,6 +5,8 @@ These are parameters, averages, statistics, and metrics.
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import paddle
 import pytest
@@ -78,6 +80,15 @@ def test_numbers_that_paddle_reads_by_numpy_are_not_bits(policy, tmp_path):
         np.testing.assert_array_equal(each.numpy(), np.full([1, 2], 0.5, "float32"))
     sound, _ = paddle.audio.load(str(tmp_path / "sound.wav"))
     np.testing.assert_allclose(sound.numpy(), np.full([1, 2], 0.5), atol=1e-4)
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, Policy("O1", "float16")], ids=str)
+def test_a_copied_layer_trains_as_its_original(policy):
+    layer = paddle.nn.BatchNorm1D(4)
+    with policy_region(policy):
+        copied = copy.deepcopy(layer)
+    for own, other in zip(layer.parameters(), copied.parameters(), strict=True):
+        assert other.stop_gradient is own.stop_gradient
 
 
 @pytest.mark.parametrize("write", [paddle.Tensor.set_value, lambda to, x: to.copy_(x, True)])
