@@ -142,6 +142,8 @@ class _Layer(Composite):
             return [variable.value for variable in variables]
         if getattr(self._layer, "scope", None) is not None:  # linen
             return list(jax.tree.leaves(self._layer.variables))
+        if is_of(self._layer, "haiku", "Module"):
+            return list(jax.tree.leaves(self._layer.state_dict()))
         return (
             jax.tree.leaves(find("flax.nnx", "state")(self._layer))
             if is_of(self._layer, "flax.nnx", "Module")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import equinox as eqx
+import haiku
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,6 +57,21 @@ def equinox_batch_norm(mode, x):
     return jax.vmap(layer, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(x, state)
 
 
+def haiku_norm(name, x):
+    """The result and the state of a norm of haiku's that has seen one batch of one sequence."""
+    arguments, training = HAIKU[name]
+    made = haiku.transform_with_state(lambda x: getattr(haiku, name)(*arguments)(x, *training))
+    return made.apply(*made.init(KEY, X), None, x[None])
+
+
+#: The norms of haiku with their arguments, when they are made and beside the input.
+HAIKU = {
+    "BatchNorm": ((True, True, 0.9), (True,)),
+    "GroupNorm": ((2,), ()),
+    "InstanceNorm": ((True, True), ()),
+    "LayerNorm": ((-1, True, True), ()),
+    "RMSNorm": ((-1,), ()),
+}
 LOW = {
     "nnx.Linear": lambda: nnx.Linear(8, 4, rngs=rngs())(X),
     "nnx.LinearGeneral": lambda: nnx.LinearGeneral(8, (2, 3), rngs=rngs())(X),
@@ -87,6 +105,12 @@ FP32 = {
         f"equinox.nn.BatchNorm, {mode}": lambda mode=mode: equinox_batch_norm(mode, X[0])[0]
         for mode in ("batch", "ema")
     },
+    **{f"haiku.{name}": lambda name=name: haiku_norm(name, X[0])[0] for name in HAIKU},
+}
+#: Norms that would gather statistics in the dtype of their input.
+GATHERING = {
+    **{mode: partial(equinox_batch_norm, mode) for mode in ("batch", "ema")},
+    **{name: partial(haiku_norm, name) for name in HAIKU},
 }
 
 
@@ -112,15 +136,18 @@ def test_norms_keep_their_parameters(name):
 
 
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
-@pytest.mark.parametrize("mode", ["batch", "ema"])
-def test_equinox_gathers_statistics_of_low_numbers_in_float32(mode, level):
+@pytest.mark.parametrize("name", GATHERING)
+def test_statistics_of_low_numbers_are_gathered_in_float32(name, level):
+    norm = GATHERING[name]
     x = 800 + 400 * jax.random.normal(KEY, (64, 8))  # float16 does not hold their squares
-    result, state = equinox_batch_norm(mode, x)
+    result, state = norm(x)
     with unamp.autocast(level=level, dtype="float16"):
-        found, statistics = equinox_batch_norm(mode, x.astype(jnp.float16))
-        compiled, _ = eqx.filter_jit(equinox_batch_norm)(mode, x.astype(jnp.float16))
-        gradient = jax.grad(lambda x: equinox_batch_norm(mode, x)[0].astype(float)[0].sum())(x)
-    assert found.dtype == compiled.dtype == (jnp.float32 if level == "O2" else jnp.float16)
+        found, statistics = norm(x.astype(jnp.float16))
+        compiled, _ = jax.jit(lambda x: (norm(x)[0], 0))(x.astype(jnp.float16))
+        gradient = jax.grad(lambda x: norm(x)[0].astype(float)[0].sum())(x)
+    # at O1 batch and instance norms follow their input
+    wide = level == "O2" or (level == "O1" and name in ("GroupNorm", "LayerNorm", "RMSNorm"))
+    assert found.dtype == compiled.dtype == (jnp.float32 if wide else jnp.float16)
     np.testing.assert_allclose(np.float32(found), result, atol=0.01)
     np.testing.assert_allclose(np.float32(compiled), result, atol=0.01)
     for one, other in zip(jax.tree.leaves(statistics), jax.tree.leaves(state), strict=True):
@@ -128,6 +155,15 @@ def test_equinox_gathers_statistics_of_low_numbers_in_float32(mode, level):
         np.testing.assert_allclose(one, other, rtol=0.001)
     assert gradient.dtype == jnp.float32
     assert np.isfinite(gradient).all()
+
+
+def test_a_shadow_does_not_move_the_averages_of_haiku():
+    _, state = haiku_norm("BatchNorm", X[0])
+    with unamp.trace(shadow="bfloat16") as trace, unamp.autocast(dtype="bfloat16"):
+        _, found = haiku_norm("BatchNorm", X[0])
+    assert [record.op for record in trace.records] == ["batch_norm"]
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("level", ["O2", "O3"])

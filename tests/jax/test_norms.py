@@ -14,7 +14,7 @@ X, ONE = jnp.array([[8.0625], [8.125]]), jnp.eye(1)
 
 
 def batch_norm(x):
-    """Return x normalised as haiku's batch norm does it."""
+    """Return x normalised, with the variance as a difference of squares."""
     mean = jnp.mean(x, 0)
     variance = jnp.mean(jnp.square(x), 0) - jnp.square(mean)
     return (x - mean) * lax.rsqrt(variance + 1e-5)
