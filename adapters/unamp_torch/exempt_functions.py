@@ -212,6 +212,17 @@ def _differentiating(original: Function) -> Function:
     return replacement
 
 
+def _linearizing(original: Function) -> Function:
+    """Return the replacement of `linearize`: the function of tangents runs with no policy."""
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> object:
+        output, tangents_of = original(*args, **kwargs)
+        return output, _replacement(tangents_of)
+
+    return replacement
+
+
 def _normalizing(original: Function) -> Function:
     """Return the replacement of the forward pass of `SyncBatchNorm`.
 
@@ -267,6 +278,7 @@ _REPLACING: Mapping[str, Replacement] = {
     "differentiating": _differentiating,
     "drawing": _drawing,
     "filling": _filling,
+    "linearizing": _linearizing,
     "normalizing": _normalizing,
     "scaling": _scaling,
 }

@@ -119,6 +119,7 @@ HOOKS = (
     Hook("torch._functorch.vmap", "_vmap_increment_nesting", transforming.putting_on),
     Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.putting_on),
     Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.putting_on),
+    Hook("torch.autograd.forward_ad", "enter_dual_level", transforming.putting_on),
     Hook(
         "torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key
     ),

@@ -1,10 +1,12 @@
-"""Regions and the transforms of `torch.func`.
+"""Regions and the transforms of `torch.func`, and forward-mode gradients.
 
 `vmap` takes operations apart above PyTorch's autocast: a product with a bias becomes a product and
 a sum, a layer norm a norm without parameters and more. There autocast's rules would meet the parts,
 below the level where gradients inside the transform are computed. So while a transform runs in a
 region, kernels of ours carry out every rule: they see operations as they are called
 (`Plan.complete`). `grad` and `jvp` take products with a bias apart as well, so the same holds.
+In forward mode PyTorch computes tangents within an operator, with operations that must not meet
+rules either. Its one level has the number 0, and those of `torch.func` begin with 1.
 
 The functions that leave a level are patched when the first level is entered in a region, until the
 last region closes.
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 import torch._functorch.eager_transforms
 import torch._functorch.vmap
+from torch.autograd import forward_ad
 
 from unamp.adapter.replacing import AttributePatch, as_replacement
 from unamp_torch.compiled import library
@@ -26,13 +29,14 @@ from unamp_torch.state import Plan, include_kernels, thread
 
 
 def for_this_level(plan: Plan) -> Plan:
-    """Return the form of a plan in this thread: the complete one in a `torch.func` transform."""
-    return plan if torch._C._functorch.maybe_current_level() is None else plan.complete
+    """Return the form of a plan in this thread: complete in a transform, and in forward mode."""
+    transformed = torch._C._functorch.maybe_current_level() is not None
+    return plan.complete if transformed or forward_ad._current_level >= 0 else plan
 
 
 @as_replacement
 def putting_on(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
-    """Wrap a function that enters a level of `vmap`, `grad` or `jvp`.
+    """Wrap a function that enters a level of `vmap`, `grad`, `jvp` or forward mode.
 
     A plan in force becomes complete.
     """
@@ -47,9 +51,9 @@ def putting_on(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> in
 
 
 @as_replacement
-def _taking_off(original: Callable[..., int], /, *args: Any, **kwargs: Any) -> int:
+def _taking_off(original: Callable[..., int | None], /, *args: Any, **kwargs: Any) -> int:
     """Wrap a function that leaves a level: the plan from before it is in force again."""
-    level = original(*args, **kwargs)
+    level = original(*args, **kwargs) or 0
     if level in thread.transforms:
         plan = thread.transforms[level]
         thread.transforms = {other: of for other, of in thread.transforms.items() if other != level}
@@ -70,4 +74,5 @@ _TAKING_OFF = (
     (torch._functorch.vmap, "_vmap_decrement_nesting"),
     (torch._functorch.eager_transforms, "_grad_decrement_nesting"),
     (torch._functorch.eager_transforms, "_jvp_decrement_nesting"),
+    (forward_ad, "exit_dual_level"),
 )

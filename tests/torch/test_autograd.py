@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from elsewhere import forked
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import unamp
@@ -276,6 +277,56 @@ def test_torch_func_gives_what_autograd_gives(policy: Policy) -> None:
     assert torch.equal(same, value)
     assert torch.equal(pulled, expected)
     assert torch.allclose(jacobian, expected)
+
+
+@pytest.mark.parametrize("policy", FUNC_POLICIES, ids=repr)
+def test_a_linearized_function_gives_what_jvp_gives(policy: Policy) -> None:
+    layer, x = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3), nn.GroupNorm(3, 3)), torch.rand(5, 4)
+    tangent = torch.rand(5, 4)
+    with policy_region(policy):
+        value, pushed = torch.func.jvp(layer, (x,), (tangent,))
+        same, push = torch.func.linearize(layer, x)
+        assert torch.equal(same, value)
+        inside = push(tangent)
+    assert torch.equal(inside, push(tangent))
+    assert torch.allclose(inside.float(), pushed.float(), rtol=0.05, atol=0.05)
+    assert inside.dtype == pushed.dtype
+
+
+@pytest.mark.parametrize("policy", FUNC_POLICIES, ids=repr)
+def test_forward_mode_gives_what_jvp_gives(policy: Policy) -> None:
+    layer, x = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3), nn.GroupNorm(3, 3)), torch.rand(5, 4)
+    tangent = torch.rand(5, 4)
+
+    def pushed() -> forward_ad.UnpackedDualTensor:
+        return forward_ad.unpack_dual(layer(forward_ad.make_dual(x, tangent)))
+
+    with policy_region(policy):
+        value, expected = torch.func.jvp(layer, (x,), (tangent,))
+        with forward_ad.dual_level():
+            inside = pushed()
+        plain = layer(x)
+    with forward_ad.dual_level(), policy_region(policy):
+        around = pushed()
+    for found in (inside, around):
+        assert found.primal.dtype == value.dtype
+        assert torch.equal(found.primal, plain)
+        assert found.tangent.dtype == expected.dtype
+        assert torch.allclose(found.tangent.float(), expected.float(), rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "mse_loss"])
+def test_tangents_of_what_stays_float32_are_float32_to_the_bit(op: str) -> None:
+    call = {"layer_norm": lambda x: F.layer_norm(x, (4,)), "mse_loss": lambda x: F.mse_loss(x, y)}
+    x, y, tangent = torch.rand(3, 5, 4).unbind()
+
+    def pushed() -> Tensor:
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(call[op](forward_ad.make_dual(x, tangent))).tangent
+
+    exact = pushed()
+    with policy_region(Policy("O2", "bfloat16")):
+        assert torch.equal(pushed(), exact)
 
 
 @pytest.mark.parametrize("policy", FUNC_POLICIES, ids=repr)

@@ -7,6 +7,7 @@
 
 #include "kernels.h"
 
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/version.h>
 
 namespace {
@@ -226,10 +227,11 @@ bool may_cache(const Activation& activation, const Activation* outer, const Toke
 PyTypeObject TokenType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 // Returns whether a region has to be opened in Python: while operations are reported, recorded
-// above autocast, exported or transformed, and beside other devices' plans.
+// above autocast, exported, transformed or differentiated forward, and beside other devices' plans.
 int leave_to_python(Activation* self, PyObject* outer, Activation** outer_activation) {
   if (here.traced ||
-      c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode))
+      c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode) ||
+      torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr)
     return 1;
   if (c10::impl::tls_is_dispatch_key_included(DispatchKey::PreDispatch)) return 1;
   if (outer != Py_None) {
