@@ -198,3 +198,32 @@ def test_a_loss_at_o2_is_float32_from_its_beginning(loss: Any, wanted: float) ->
     with policy_region(Policy("O2", "float16")):
         value = loss()(keras.ops.full((4, 3), targets), keras.ops.full((4, 3), found))
     np.testing.assert_allclose(float(value), wanted, rtol=1e-3)
+
+
+@pytest.mark.parametrize("policy", [Policy("O1", "bfloat16"), *POLICIES[:2]], ids=str)
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda image: keras.layers.RandomRotation(0.3, seed=1)(image, training=True),
+        lambda image: keras.layers.RandomTranslation(0.3, 0.3, seed=1)(image, training=True),
+        lambda image: keras.ops.image.perspective_transform(
+            image,
+            keras.ops.convert_to_tensor([[0.0, 0.0], [299.0, 0.0], [0.0, 7.0], [299.0, 7.0]]),
+            keras.ops.convert_to_tensor([[3.0, 1.0], [290.0, 0.0], [1.0, 7.0], [280.0, 6.0]]),
+        ),
+        lambda image: keras.ops.image.affine_transform(
+            image, keras.ops.convert_to_tensor([1.0, 0.1, -3.0, 0.02, 1.1, 2.0, 0.0, 0.0])
+        ),
+    ],
+    ids=["rotation", "translation", "perspective", "affine"],
+)
+def test_a_pixel_is_moved_to_the_place_that_it_has_outside(
+    policy: Policy, move: Callable[[Any], Any]
+) -> None:
+    image = keras.ops.convert_to_tensor(
+        np.sin(np.arange(8 * 300) / 3).reshape(8, 300, 1).astype("float32")
+    )
+    expected = numbers(move(image))
+    with policy_region(policy):
+        found = move(image)
+    np.testing.assert_array_equal(numbers(found), expected)

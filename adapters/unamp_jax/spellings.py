@@ -103,8 +103,13 @@ def spelled() -> tuple[tuple[str, str], ...]:
 
 
 def _is_of_keras(path: str) -> bool:
-    """Return whether a spelling of TensorFlow's is a Keras layer or a function that losses call."""
-    return path.startswith("keras.layers.") or (path.startswith("keras.losses.") and path.islower())
+    """Return whether a spelling of TensorFlow's is of Keras on any backend.
+
+    These are layers, functions that losses call, and functions that move pixels.
+    """
+    return path.startswith(("keras.layers.", "keras.ops.image.")) or (
+        path.startswith("keras.losses.") and path.islower()
+    )
 
 
 @cache

@@ -213,20 +213,20 @@ DECIDED = {
     },
 }
 
-#: Operations in float32 at O2 as well: losses, norms, clipping by norm, draws, and sums that add
-#: one number after another.
+#: Operations in float32 at O2 as well: losses, norms, clipping by norm, draws, moved pixels, and
+#: sums that add one number after another.
 KEPT_AT_O2 = """
     batch_norm bernoulli binary_cross_entropy binary_cross_entropy_with_logits bincount binomial
     circle_loss clip_by_norm compute_average_loss cosine_embedding_loss cosine_similarity
     cross_entropy ctc_loss cumsum cumulative_trapezoid dice_loss dirichlet focal_loss gamma
     gaussian_nll_loss group_norm gumbel_softmax hinge_embedding_loss hinge_loss histc hsigmoid_loss
-    huber_loss index_add instance_norm kl_div l1_loss layer_norm log_cosh_loss log_loss log_softmax
-    logcumsumexp logsumexp mape_loss margin_cross_entropy margin_ranking_loss mse_loss msle_loss
-    multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss multinomial nce_loss
-    nll_loss npair_loss poisson poisson_nll_loss psnr rms_norm rnnt_loss scatter_add scatter_nd
-    scatter_nd_add scatter_reduce segment_pool send_u_recv smooth_l1_loss soft_margin_loss
-    squared_l2_norm ssim total_variation triplet_margin_loss triplet_margin_with_distance_loss
-    unsorted_segment_sum
+    huber_loss image_projective_transform index_add instance_norm kl_div l1_loss layer_norm
+    log_cosh_loss log_loss log_softmax logcumsumexp logsumexp mape_loss margin_cross_entropy
+    margin_ranking_loss mse_loss msle_loss multi_margin_loss multilabel_margin_loss
+    multilabel_soft_margin_loss multinomial nce_loss nll_loss npair_loss poisson poisson_nll_loss
+    psnr rms_norm rnnt_loss scatter_add scatter_nd scatter_nd_add scatter_reduce segment_pool
+    send_u_recv smooth_l1_loss soft_margin_loss squared_l2_norm ssim total_variation
+    triplet_margin_loss triplet_margin_with_distance_loss unsorted_segment_sum
 """
 
 

@@ -211,3 +211,25 @@ def test_resize_with_pad_is_a_resize(low):
         assert tf.image.resize_with_pad(images, 6, 8).dtype == low
     with policy_region(Policy("O3", low.name, deny=["interpolate"])):
         assert tf.image.resize_with_pad(images, 6, 8).dtype == tf.float32
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "tf.function"])
+def test_long_rows_of_a_ragged_tensor_are_added_up_as_dense_ones_are(compiled, low):
+    row = tf.repeat([1.0, 3.0], 15_000)
+    ragged = tf.RaggedTensor.from_row_lengths(row, [30_000])
+
+    def totals():
+        return (
+            tf.reduce_sum(ragged, 1), tf.reduce_mean(ragged, 1), tf.math.reduce_variance(ragged, 1),
+            tf.math.reduce_std(ragged, 1), tf.math.unsorted_segment_sum(row, [0] * 30_000, 1),
+        )  # fmt: skip
+
+    for level in ("O1", "O2", "O3"):
+        with policy_region(Policy(level, low.name)):
+            found = [
+                tf.cast(each, tf.float32)[0]
+                for each in (tf.function(totals) if compiled else totals)()
+            ]
+        # float32 holds all partial sums, so that only the result is rounded
+        unit = 2.0 ** (-8 if low is tf.bfloat16 else -11)
+        np.testing.assert_allclose(found, [60_000.0, 2.0, 1.0, 1.0, 60_000.0], rtol=unit)
