@@ -57,42 +57,10 @@ def _contracted(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     return isqrt(prod(inputs[0]) * prod(_weight(inputs)) * prod(out))
 
 
-def _matmul(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    return _product(inputs[-2], inputs[-1], out)
-
-
-def _matmul_with_scales(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    return _product(inputs[0], inputs[1], out)
-
-
 def _product(a: Sizes, b: Sizes, out: Sizes) -> int:
     if len(a) < 2 or len(b) < 2:
         return prod(out) * prod(a if len(a) < 2 else b)
     return prod(out[:-2]) * isqrt(prod(a[-2:]) * prod(b[-2:]) * prod(out[-2:]))
-
-
-def _inner(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    return prod(out) * inputs[0][-1]
-
-
-def _matrix_vector(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    return prod(inputs[-2])
-
-
-def _largest_input(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    return max(map(prod, inputs))
-
-
-def _each_of_the_result(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    return prod(out)
-
-
-def _summed_batches(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    return prod(inputs[-2]) * out[-1]
-
-
-def _bilinear(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    return prod(out) * inputs[0][-1] * inputs[1][-1]
 
 
 def _chain(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
@@ -140,11 +108,6 @@ def _conv_transpose(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> in
     return prod(given) * (prod(weight) // weight[_channels(record)])
 
 
-def _conv_tbc(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    weight = _weight(inputs)
-    return prod(out) * prod(weight[:-1])
-
-
 def _depthwise(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     weight = _weight(inputs)
     return prod(out) * prod(weight[:-2] if _channels(record) == -1 else weight[2:])
@@ -153,11 +116,6 @@ def _depthwise(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
 def _separable(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     depthwise, pointwise = inputs[1:3]
     return prod(out) // pointwise[-1] * (prod(depthwise) + prod(pointwise))
-
-
-def _deformable(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    weight = inputs[2]
-    return prod(out) * prod(weight[1:])
 
 
 def _channels(record: OpRecord) -> int:
@@ -199,10 +157,6 @@ def _attention_layer(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> i
     return _rows(given) * (sum(map(prod, weights)) + 2 * length * given[-1])
 
 
-def _feedforward(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
-    return _rows(inputs[0]) * sum(prod(shape) for shape in inputs[1:] if len(shape) == 2)
-
-
 def _recurrent(inputs: Sequence[Sizes], out: Sizes, record: OpRecord) -> int:
     given, *rest = inputs
     for _ in range(2 if record.op.startswith("lstm") else 1):
@@ -215,32 +169,36 @@ def _rows(shape: Sizes) -> int:
     return prod(shape[:-1])
 
 
-#: The operations that each rule counts, by canonical names.
-_RULES: Mapping[Rule, str] = {
-    _summed_batches: "addbmm",
-    _matmul: "addmm addmm_activation baddbmm bmm matmul mm",
-    _matrix_vector: "addmv mv",
-    _each_of_the_result: "addr kron outer",
-    _bilinear: "bilinear",
-    _chain: "chain_matmul linalg_multi_dot",
-    _conv: "conv1d conv2d conv3d convolution",
-    _conv_tbc: "conv_tbc",
-    _conv_transpose: "conv_transpose1d conv_transpose2d conv_transpose3d",
-    _deformable: "deform_conv2d",
-    _depthwise: "depthwise_conv2d",
-    _largest_input: "dot linalg_vecdot vdot",
-    _einsum: "einsum",
-    _attention_layer: (
-        "fused_attention multi_head_attention transformer_decoder_layer transformer_encoder_layer"
+#: The rule for operations, by their canonical names.
+_RULES: Mapping[str, Rule] = {
+    "addbmm": lambda inputs, out, record: prod(inputs[-2]) * out[-1],
+    "addmm addmm_activation baddbmm bmm matmul mm": lambda inputs, out, record: _product(
+        inputs[-2], inputs[-1], out
     ),
-    _feedforward: "fused_feedforward point_cloud_mlp",
-    _inner: "grouped_mm inner weight_only_linear",
-    _recurrent: "gru gru_cell lstm lstm_cell rnn rnn_cell",
-    _contracted: "linear matmul_flatten tensordot",
-    _attention: "scaled_dot_product_attention",
-    _matmul_with_scales: "scaled_mm",
-    _separable: "separable_conv2d",
+    "addmv mv": lambda inputs, out, record: prod(inputs[-2]),
+    "addr kron outer": lambda inputs, out, record: prod(out),
+    "bilinear": lambda inputs, out, record: prod(out) * inputs[0][-1] * inputs[1][-1],
+    "chain_matmul linalg_multi_dot": _chain,
+    "conv1d conv2d conv3d convolution": _conv,
+    "conv_tbc": lambda inputs, out, record: prod(out) * prod(_weight(inputs)[:-1]),
+    "conv_transpose1d conv_transpose2d conv_transpose3d": _conv_transpose,
+    "deform_conv2d": lambda inputs, out, record: prod(out) * prod(inputs[2][1:]),
+    "depthwise_conv2d": _depthwise,
+    "dot linalg_vecdot vdot": lambda inputs, out, record: max(map(prod, inputs)),
+    "einsum": _einsum,
+    "fused_attention multi_head_attention transformer_decoder_layer transformer_encoder_layer": (
+        _attention_layer
+    ),
+    "fused_feedforward point_cloud_mlp": lambda inputs, out, record: (
+        _rows(inputs[0]) * sum(prod(shape) for shape in inputs[1:] if len(shape) == 2)
+    ),
+    "grouped_mm inner weight_only_linear": lambda inputs, out, record: prod(out) * inputs[0][-1],
+    "gru gru_cell lstm lstm_cell rnn rnn_cell": _recurrent,
+    "linear matmul_flatten tensordot": _contracted,
+    "scaled_dot_product_attention": _attention,
+    "scaled_mm": lambda inputs, out, record: _product(inputs[0], inputs[1], out),
+    "separable_conv2d": _separable,
 }
 
 #: The rule for each operation.
-COUNTED: Mapping[str, Rule] = {op: rule for rule, ops in _RULES.items() for op in ops.split()}
+COUNTED: Mapping[str, Rule] = {op: rule for ops, rule in _RULES.items() for op in ops.split()}
