@@ -11,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from unamp._data import load_table
+from unamp._data import load_table, made
 from unamp.dtypes import LOW_DTYPES
 from unamp.errors import shortened, unknown
 from unamp.typing import PresetName
@@ -182,26 +182,13 @@ def preset(name: str) -> Preset:
     data = load_table(f"presets/{bare}.toml")
     if at:
         data = _changed(data, _differences(bare)[version])
-    lists = {key: frozenset(data.get(key, ())) for key in _LISTS}
-    return Preset(
-        name=name,
-        title=data["title"],
-        framework=data["framework"],
-        version=data["version"],
-        source=tuple(data["source"]),
-        deny_o2=frozenset(data["deny_o2"]) if "deny_o2" in data else None,
-        by_dtype={
-            dtype: {
-                key: frozenset(data[named]) for key in _LISTS if (named := f"{key}_{dtype}") in data
-            }
-            for dtype in LOW_DTYPES
-        },
-        banned={op: data.get("advice", {}).get(op, "") for op in data.get("banned", ())},
-        implied=data.get("implied", {}),
-        unnamed=frozenset(data.get("unnamed", ())),
-        delegates=data.get("delegates", {}),
-        **lists,
-    )
+    by_dtype = {
+        dtype: {key: data[named] for key in _LISTS if (named := f"{key}_{dtype}") in data}
+        for dtype in LOW_DTYPES
+    }
+    banned = {op: data.get("advice", {}).get(op, "") for op in data.get("banned", ())}
+    own = {key: value for key, value in data.items() if key in Preset._fields}
+    return made(Preset, {**own, "name": name, "by_dtype": by_dtype, "banned": banned})
 
 
 @cache

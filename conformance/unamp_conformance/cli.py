@@ -17,7 +17,7 @@ from rich.console import Console
 
 from unamp.adapter import DEVICES
 from unamp.adapter.registry import installed
-from unamp.cli.functions import module_named
+from unamp.cli.arguments import module_named
 from unamp_conformance.machine import cores
 from unamp_conformance.reading import load
 from unamp_conformance.report import junit, summary

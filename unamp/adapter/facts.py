@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-import typing
-from collections.abc import Mapping
 from importlib import resources
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from unamp._data import made
 from unamp.adapter.contract import Gap
 from unamp.errors import AdapterError
 
@@ -35,7 +34,7 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
             f"{package}/{file} must begin with schema = 1 "
             "and the framework's version that it was measured on"
         )
-    fields = {field.name for field in dataclasses.fields(typing.cast("Any", kind))}
+    fields = {field.name for field in dataclasses.fields(cast("Any", kind))}
     if "version" in fields:
         data["version"] = head["version"]
     if unknown := data.keys() - fields:
@@ -44,8 +43,7 @@ def read_facts(kind: type[T], package: str, file: str = "data/operators.toml") -
         )
     if absent := fields - data.keys():
         raise AdapterError(f"{package}/{file}: there is no key {min(absent)!r}")
-    types = typing.get_type_hints(kind)
-    return kind(**{name: _as(types[name], value) for name, value in data.items()})
+    return made(kind, data)
 
 
 def read_gaps(package: str) -> tuple[Gap, ...]:
@@ -78,13 +76,3 @@ def read_gaps(package: str) -> tuple[Gap, ...]:
                 f"not {table}"
             )
     return tuple(Gap(**table) for table in tables)
-
-
-def _as(wanted: object, value: Any) -> Any:
-    """Return a value of a TOML file as a field's type wants it."""
-    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
-    if origin in (frozenset, tuple):
-        return origin(value)
-    if origin is Mapping:
-        return {key: _as(arguments[1], item) for key, item in value.items()}
-    return value

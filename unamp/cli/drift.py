@@ -10,8 +10,7 @@ import typer
 from rich.table import Table
 
 from unamp.cli import printing
-from unamp.cli.arguments import DTYPES, AsJson, checked, given
-from unamp.cli.functions import function_named
+from unamp.cli.arguments import DTYPES, AsJson, checked, function_named, given
 from unamp.errors import shortened, unknown
 from unamp.explaining import Change, changes
 from unamp.policy import LEVELS, Policy

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from unamp.cli.arguments import LOW, AsJson, checked, given, write_file
-from unamp.cli.functions import function_named
+from unamp.cli.arguments import LOW, AsJson, checked, function_named, given, write_file
 from unamp.cli.printing import print_json
 from unamp.dtypes import FLOAT8, is_float8
 from unamp.errors import shortened

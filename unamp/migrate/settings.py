@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from unamp._data import load_table
+from unamp._data import load_table, made
 from unamp.migrate.findings import Finding, Kind
 from unamp.migrate.literals import UNKNOWN
 
@@ -53,6 +53,9 @@ class Configuration(NamedTuple):
         if self.without:
             return isinstance(value, Mapping) and self.without not in value
         return _is_among(value, self.values)
+
+
+EntryT = TypeVar("EntryT", Setting, Configuration)
 
 
 def configured(path: tuple[str, ...], value: object, line: int, column: int) -> Finding | None:
@@ -151,24 +154,18 @@ def _tables() -> Mapping[str, Any]:
 
 @cache
 def _configurations() -> tuple[Configuration, ...]:
-    return tuple(
-        Configuration(**_fields_of(Configuration, entry)) for entry in _tables()["configurations"]
-    )
+    return tuple(_made(Configuration, entry) for entry in _tables()["configurations"])
 
 
 @cache
 def _by_keyword() -> Mapping[str, tuple[Setting, ...]]:
     found: dict[str, tuple[Setting, ...]] = {}
     for entry in _tables()["settings"]:
-        setting = Setting(**_fields_of(Setting, entry))
+        setting = _made(Setting, entry)
         for keyword in setting.keywords:
             found[keyword] = (*found.get(keyword, ()), setting)
     return found
 
 
-def _fields_of(kind: type[Setting | Configuration], entry: Mapping[str, object]) -> dict[str, Any]:
-    return {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in entry.items()
-        if name in kind._fields
-    }
+def _made(kind: type[EntryT], entry: Mapping[str, object]) -> EntryT:
+    return made(kind, {name: value for name, value in entry.items() if name in kind._fields})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from unamp._data import load_table
+from unamp._data import load_table, made
 
 #: The tables, by their names in `--from`.
 FRAMEWORKS = ("torch", "apex", "paddle", "mindspore", "tensorflow", "jax")
@@ -131,7 +131,7 @@ def framework_named(name: str) -> str:
 def table() -> Table:
     """Return all tables as one."""
     forms = {
-        name: _form(data)
+        name: made(Form, data)
         for name, data in load_table("migrate/arguments.toml").items()
         if name != "schema"
     }
@@ -146,14 +146,10 @@ def table() -> Table:
         modules |= {module["name"]: module.get("dialect", "") for module in data["modules"]}
         for entry in data["rows"]:
             form = forms[entry.pop("form")] if "form" in entry else None
-            only_with, also = (tuple(entry.pop(key, ())) for key in ("only_with", "also"))
-            row = Row(
-                framework=framework,
-                form=form,
-                only_with=only_with,
-                **{"version": data["version"], **entry},
-            )
-            rows |= {name: row._replace(name=name) for name in (row.name, *also)}
+            names = (entry["name"], *entry.pop("also", ()))
+            usual_of_table = {"framework": framework, "version": data["version"]}
+            row = made(Row, {**usual_of_table, "form": form, **entry})
+            rows |= {name: row._replace(name=name) for name in names}
     return Table(rows, modules, roots, usual)
 
 
@@ -161,16 +157,4 @@ def table() -> Table:
 def watch() -> Watch:
     """Return the names that are reported without being resolved."""
     data = load_table("migrate/watch.toml")
-    sets = {
-        field: frozenset(data[field])
-        for field in Watch._fields
-        if field not in ("cell", "strings_of")
-    }
-    return Watch(**sets, cell=data["cell"], strings_of=data["strings_of"])
-
-
-def _form(data: dict[str, Any]) -> Form:
-    fields: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in data.items()
-    }
-    return Form(**fields)
+    return made(Watch, {field: data[field] for field in Watch._fields})

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from unamp._deprecation import Deprecation, deprecated_names
 from unamp.onnx.casts import IdleCast, WideWeight
-from unamp.onnx.checking import CheckedModel, check
-from unamp.onnx.judging import CheckedNode
+from unamp.onnx.judging import CheckedModel, CheckedNode, check
 from unamp.onnx.reading import BadModel
 
 __all__ = ["BadModel", "CheckedModel", "CheckedNode", "IdleCast", "WideWeight", "check"]

@@ -18,6 +18,9 @@ CONTRIBUTED = "com.microsoft"
 #: The names of ONNX's own domain.
 STANDARD = ("", "ai.onnx")
 
+#: Operators that hold graphs, whose results are those of the graphs.
+_WITH_GRAPHS = ("If", "Loop", "Scan")
+
 #: Operators that ONNX Runtime keeps in ONNX's domain, although ONNX does not know them.
 _MISPLACED = ("SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization")
 
@@ -48,33 +51,79 @@ def _listed(table: str, kind: str) -> tuple[str, ...]:
     return (found,) if isinstance(found, str) else tuple(found)
 
 
+class Described(NamedTuple):
+    """ONNX's description of an operator; empty where ONNX has none.
+
+    Attributes:
+        inputs, outputs: a type variable, or a type, for each.
+        defaults: the numbers that attributes are where a node does not set them.
+        allowed: the dtypes that each type variable may be.
+    """
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    defaults: Mapping[str, int] = {}
+    allowed: Mapping[str, frozenset[str]] = {}
+
+    def kinds(self, number: int) -> list[str]:
+        """Return the type variables of `number` inputs; empty texts without a description."""
+        return _repeated(self.inputs, number)
+
+
+def described(domain: str, kind: str, opsets: Mapping[str, int]) -> Described:
+    """Return ONNX's description of an operator type, given the version of each domain's."""
+    domain = "" if domain in STANDARD else domain
+    return _from_package(domain, kind, opsets.get(domain, 1))
+
+
+@cache
+def _from_package(domain: str, kind: str, version: int) -> Described:
+    from onnx import defs
+
+    try:
+        schema = defs.get_schema(kind, min(max(version, 1), 10_000), domain)
+    except defs.SchemaError:
+        return Described()
+    return Described(
+        tuple(each.type_str for each in schema.inputs),
+        tuple(each.type_str for each in schema.outputs),
+        {
+            key: each.default_value.i
+            for key, each in schema.attributes.items()
+            if each.default_value.i
+        },
+        {
+            each.type_param_str: frozenset(map(_dtype, each.allowed_type_strs))
+            for each in schema.type_constraints
+        },
+    )
+
+
 def result_dtypes(
     node: onnx.NodeProto,
     given: Sequence[str | None],
-    opsets: Mapping[str, int],
+    described: Described,
     name: Callable[[int], str],
 ) -> list[str | None]:
     """Return a node's result dtypes, by ONNX's description of its operator; None where unknown.
 
     Args:
-        opsets: the version of each domain's operators.
         name: returns the name of a dtype from ONNX's number for it.
     """
     results: list[str | None] = [None] * len(node.output)
-    if not results or node.op_type in ("If", "Loop", "Scan"):
+    if not results or node.op_type in _WITH_GRAPHS:
         return results
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type in ("Constant", "ConstantOfShape") and node.domain in STANDARD:
         return [_constant(attributes, name), *results[1:]]
-    described = _described(node.domain, node.op_type, opsets)
-    if described is None:
+    if not described.outputs:
         if type_operations(node.domain, node.op_type):
             results[0] = next(
                 (dtype for dtype in given if dtype is not None and "float" in dtype), None
             )
         return results
     bound: dict[str, str] = {}  # the first input decides where several do not agree
-    for kind, dtype in zip(_repeated(described.inputs, len(given)), given, strict=False):
+    for kind, dtype in zip(described.kinds(len(given)), given, strict=True):
         if dtype:
             bound.setdefault(kind, dtype)
     stated = attributes.get("to", attributes.get("dtype"))
@@ -90,27 +139,18 @@ def result_dtypes(
     return results
 
 
-def input_kinds(domain: str, kind: str, opsets: Mapping[str, int], number: int) -> list[str]:
-    """Return the inputs' type variables in ONNX's description; empty texts without one."""
-    described = _described(domain, kind, opsets)
-    return [""] * number if described is None else _repeated(described.inputs, number)
-
-
-def refusal(node: onnx.NodeProto, given: Sequence[str | None], opsets: Mapping[str, int]) -> str:
+def refusal(
+    node: onnx.NodeProto, given: Sequence[str | None], described: Described, version: int
+) -> str:
     """Return the reason why ONNX forbids these floating inputs; empty where it does not."""
-    described = (
-        None
-        if node.op_type in ("If", "Loop", "Scan")
-        else _described(node.domain, node.op_type, opsets)
-    )
+    if not described.inputs or node.op_type in _WITH_GRAPHS:
+        return ""
     bound: dict[str, str] = {}
-    for kind, dtype in zip(
-        _repeated(described.inputs, len(given)) if described else (), given, strict=False
-    ):
-        if described is None or dtype not in PRECISIONS:
+    for kind, dtype in zip(described.kinds(len(given)), given, strict=True):
+        if dtype not in PRECISIONS:
             continue
         if dtype not in described.allowed.get(kind, (dtype,)):
-            return f"operator set {opsets.get(node.domain, 1)} has no {node.op_type} in {dtype}"
+            return f"operator set {version} has no {node.op_type} in {dtype}"
         if bound.setdefault(kind, dtype) != dtype:
             return "its inputs have several dtypes, which ONNX does not allow"
     return ""
@@ -131,49 +171,6 @@ def _constant(
     if "value_string" in attributes or "value_strings" in attributes:
         return "string"
     return None if "sparse_value" in attributes else "float32"
-
-
-class _Described(NamedTuple):
-    """ONNX's description of an operator.
-
-    Attributes:
-        inputs, outputs: a type variable, or a type, for each.
-        defaults: the numbers that attributes are where a node does not set them.
-        allowed: the dtypes that each type variable may be.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    defaults: Mapping[str, int]
-    allowed: Mapping[str, frozenset[str]]
-
-
-def _described(domain: str, kind: str, opsets: Mapping[str, int]) -> _Described | None:
-    domain = "" if domain in STANDARD else domain
-    return _from_package(domain, kind, opsets.get(domain, 1))
-
-
-@cache
-def _from_package(domain: str, kind: str, version: int) -> _Described | None:
-    from onnx import defs
-
-    try:
-        schema = defs.get_schema(kind, min(max(version, 1), 10_000), domain)
-    except defs.SchemaError:
-        return None
-    return _Described(
-        tuple(each.type_str for each in schema.inputs),
-        tuple(each.type_str for each in schema.outputs),
-        {
-            key: each.default_value.i
-            for key, each in schema.attributes.items()
-            if each.default_value.i
-        },
-        {
-            each.type_param_str: frozenset(map(_dtype, each.allowed_type_strs))
-            for each in schema.type_constraints
-        },
-    )
 
 
 def _dtype(kind: str) -> str:

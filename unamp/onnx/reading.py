@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unamp.dtypes import PRECISIONS, dtype_name
 from unamp.errors import shortened
-from unamp.onnx.operators import STANDARD, input_kinds, refusal, result_dtypes
+from unamp.onnx.operators import STANDARD, described, refusal, result_dtypes
 
 if TYPE_CHECKING:
     import onnx
@@ -229,7 +229,8 @@ class _Reader:
         ]
         inner = [self._read(each, place.known) for each in self._graphs(node, name)]
         given = [None if each is None else self._values[each].dtype for each in inputs]
-        dtypes = result_dtypes(node, given, self._opsets, self._dtype)
+        operator = described(node.domain, node.op_type, self._opsets)
+        dtypes = result_dtypes(node, given, operator, self._dtype)
         if inner:
             # the first result of a loop's body is the condition to go on
             own = inner[0][1:] if node.op_type == "Loop" else inner[0]
@@ -250,8 +251,8 @@ class _Reader:
             if each:
                 place.known[each] = output
                 place.made.add(each)
-        kinds = input_kinds(node.domain, node.op_type, self._opsets, len(inputs))
-        there = [(each, kind) for each, kind in zip(inputs, kinds, strict=True) if each is not None]
+        kinds = zip(inputs, operator.kinds(len(inputs)), strict=True)
+        there = [(each, kind) for each, kind in kinds if each is not None]
         scopes, classes = _labels(node)
         self._nodes.append(
             Node(
@@ -264,7 +265,7 @@ class _Reader:
                 scopes=scopes,
                 classes=classes,
                 graph=place.number,
-                refusal=refusal(node, given, self._opsets),
+                refusal=refusal(node, given, operator, self._opsets.get(node.domain, 1)),
                 named=bool(node.name),
             )
         )

@@ -237,15 +237,11 @@ class GradScaler:
         if not self._enabled:
             with no_policy():
                 return optimizer.minimize(*args, **kwargs)
-        result: object = (None, None)
-
-        def take(held: Gradients) -> None:
-            nonlocal result
-            result = optimizer.minimize(*args, **kwargs)
-
-        self._step(optimizer, None, take)
+        taken, result = self._step(
+            optimizer, None, lambda held: optimizer.minimize(*args, **kwargs)
+        )
         self.update()
-        return result
+        return result if taken else (None, None)
 
     def update(self, new_scale: Any = None) -> None:
         """Adjust the scale after the steps of an iteration; an overflow in any of them counts.
@@ -388,15 +384,17 @@ class GradScaler:
         )
         return {"grad_scaler": self}
 
-    def _step_of_its_own(self, optimizer: object, take: Callable[[Gradients], None]) -> bool:
+    def _step_of_its_own(
+        self, optimizer: object, take: Callable[[Gradients], object]
+    ) -> tuple[bool, object]:
         """Let an optimizer that takes the scaler unscale, check and skip by itself."""
         with no_policy():
-            take(self._adapter_of_optimizer(optimizer).gradients(optimizer, None))
+            result = take(self._adapter_of_optimizer(optimizer).gradients(optimizer, None))
         pending = self._pending.get(id(optimizer))
         if pending is None:
-            return True
+            return True, result
         pending.stepped = True
-        return not pending.gradients.overflow()
+        return not pending.gradients.overflow(), result
 
     def _stepped(
         self, optimizer: object, given: object, args: Sequence[object], kwargs: Mapping[str, object]
@@ -414,16 +412,13 @@ class GradScaler:
             raise RuntimeError(_NO_CLOSURE)
         if given is not None and id(optimizer) not in self._pending:
             _check_once(given, args, kwargs)
-        arguments, result = {**kwargs, **self._handed_to(optimizer)}, None
+        arguments = {**kwargs, **self._handed_to(optimizer)}
+        return self._step(optimizer, given, lambda held: held.apply(*args, **arguments))
 
-        def take(held: Gradients) -> None:
-            nonlocal result
-            result = held.apply(*args, **arguments)
-
-        taken = self._step(optimizer, given, take)
-        return taken, result
-
-    def _step(self, optimizer: object, given: object, take: Callable[[Gradients], None]) -> bool:
+    def _step(
+        self, optimizer: object, given: object, take: Callable[[Gradients], object]
+    ) -> tuple[bool, object]:
+        """Return whether a step was taken, and what `take` returned, which takes it."""
         pending = self._pending.get(id(optimizer))
         if _takes_scaler(optimizer) and not (pending is not None and pending.stepped):
             return self._step_of_its_own(optimizer, take)
@@ -456,16 +451,17 @@ class GradScaler:
             # Held gradients are unscaled in place, also if the step raises. Gradients that were
             # handed over come scaled again.
             self._pending[id(optimizer)] = pending
+        result = None
         if overflow:
             self.skipped += 1
         else:
             with no_policy():
-                take(pending.gradients)
+                result = take(pending.gradients)
         self._pending[id(optimizer)] = pending
         pending.stepped = True
         if not self._loss_scale.dynamic:
             del self._pending[id(optimizer)]
-        return not overflow
+        return not overflow, result
 
     def _adapter_of_optimizer(self, optimizer: object) -> Adapter:
         adapter = self._owner(optimizer, lambda each: each.is_optimizer(optimizer))

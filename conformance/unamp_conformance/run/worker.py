@@ -23,7 +23,7 @@ from typing import Any
 
 from unamp.adapter import Operations, machine
 from unamp.adapter.absent_devices import Unreadable
-from unamp.cli.functions import module_named
+from unamp.cli.arguments import module_named
 from unamp.policy import Policy, Rule
 from unamp.presets import PRESETS
 from unamp.vocabulary import vocabulary

@@ -1,4 +1,4 @@
-"""`StaticLossScaler`, `DynamicLossScaler`, `all_finite`: scaling for gradients that are values."""
+"""Scalers for gradients that are values, `all_finite`, and `build_train_network`'s managers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class StaticLossScaler(Scaling):
 
     def __init__(self, scale_value: float) -> None:
         super().__init__(
-            LossScale(check_number("scale_value", scale_value), dynamic=False).checked()
+            LossScale(_check_number("scale_value", scale_value), dynamic=False).checked()
         )
 
     def adjust(self, grads_finite: Any) -> bool:
@@ -123,9 +123,9 @@ class DynamicLossScaler(Scaling):
     """
 
     def __init__(self, scale_value: float, scale_factor: int, scale_window: int) -> None:
-        value = check_number("scale_value", scale_value)
-        window = check_count("scale_window", scale_window)
-        factor = check_count("scale_factor", scale_factor)
+        value = _check_number("scale_value", scale_value)
+        window = _check_count("scale_window", scale_window)
+        factor = _check_count("scale_factor", scale_factor)
         if factor == 1:
             raise ValueError(
                 "scale_factor must be above 1; StaticLossScaler has a scale that stays"
@@ -183,7 +183,95 @@ class DynamicLossScaler(Scaling):
         self._loss_scale = self._loss_scale.restored(state_dict)
 
 
-def check_number(name: str, value: object) -> float:
+class LossScaleManager:
+    """The methods of a manager.
+
+    `build_train_network` takes MindSpore's own managers, too: it reads the values that they return.
+    """
+
+    def get_loss_scale(self) -> Any:
+        """Return the loss scale."""
+
+    def update_loss_scale(self, overflow: Any) -> None:
+        """Adjust the scale, knowing whether there was an overflow."""
+
+    def get_update_cell(self) -> Any:
+        """Return None: cells are MindSpore's alone."""
+
+
+class FixedLossScaleManager(LossScaleManager):
+    """A scale that stays.
+
+    Args:
+        loss_scale: the scale, at least 1.
+        drop_overflow_update: whether steps that overflow are skipped.
+
+    Raises:
+        ValueError: for a scale below 1.
+    """
+
+    def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
+        if loss_scale < 1:
+            raise ValueError(f"The argument 'loss_scale' must be >= 1, but got {loss_scale}")
+        self._loss_scale = loss_scale
+        self._drop_overflow_update = drop_overflow_update
+
+    def get_loss_scale(self) -> float:
+        """Return the scale."""
+        return self._loss_scale
+
+    def get_drop_overflow_update(self) -> bool:
+        """Return whether steps that overflow are skipped."""
+        return self._drop_overflow_update
+
+
+class DynamicLossScaleManager(LossScaleManager):
+    """A scale that moves.
+
+    Args:
+        init_loss_scale: the scale to start with, at least 1.
+        scale_factor: the factor of the scale after `scale_window` finite steps in a row, and its
+            divisor after an overflow.
+        scale_window: see `scale_factor`.
+
+    Raises:
+        ValueError: for bad arguments.
+    """
+
+    def __init__(
+        self, init_loss_scale: float = 2**24, scale_factor: float = 2, scale_window: int = 2000
+    ) -> None:
+        if init_loss_scale < 1.0:
+            raise ValueError(
+                f"The argument 'init_loss_scale' must be > 1, but got {init_loss_scale}"
+            )
+        self.scale_window = _check_count("scale_window", scale_window)
+        if scale_factor <= 0:
+            raise ValueError(f"The argument 'scale_factor' must be > 0, but got {scale_factor}")
+        self.loss_scale = init_loss_scale
+        self.scale_factor = scale_factor
+        self.cur_iter = 1
+        self.last_overflow_iter = 0
+
+    def get_loss_scale(self) -> float:
+        """Return the current scale, unless a train network has taken it over."""
+        return self.loss_scale
+
+    def update_loss_scale(self, overflow: bool) -> None:
+        """Adjust the scale after a step."""
+        if overflow:
+            self.loss_scale = max(self.loss_scale / self.scale_factor, 1)
+            self.last_overflow_iter = self.cur_iter
+        elif (self.cur_iter - self.last_overflow_iter) % self.scale_window == 0:
+            self.loss_scale *= self.scale_factor
+        self.cur_iter += 1
+
+    def get_drop_overflow_update(self) -> bool:
+        """Return True: a scale can be adjusted only where overflows are noticed."""
+        return True
+
+
+def _check_number(name: str, value: object) -> float:
     """Return a scale of at least 1, or raise.
 
     Raises:
@@ -198,7 +286,7 @@ def check_number(name: str, value: object) -> float:
     return float(value)
 
 
-def check_count(name: str, value: object) -> int:
+def _check_count(name: str, value: object) -> int:
     """Return a positive integer, or raise.
 
     Raises:

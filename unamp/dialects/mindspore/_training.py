@@ -12,8 +12,8 @@ from unamp.adapter import Adapter
 from unamp.adapter.framework_types import Layer, Tensor
 from unamp.adapter.registry import owner
 from unamp.dialects._in_use import framework_in_use
-from unamp.dialects.mindspore._managers import DynamicLossScaleManager
 from unamp.dialects.mindspore._networks import auto_mixed_precision
+from unamp.dialects.mindspore._scalers import DynamicLossScaleManager
 from unamp.dtypes import ELIGIBLE, dtype_name
 from unamp.errors import NotExpressible
 from unamp.scaling import no_policy

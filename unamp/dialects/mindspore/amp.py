@@ -18,11 +18,6 @@ Differences from MindSpore's own:
 Semantics: https://www.mindspore.cn/docs/en/r2.7.0/api_python/mindspore.amp.html (MindSpore 2.10)
 """
 
-from unamp.dialects.mindspore._managers import (
-    DynamicLossScaleManager,
-    FixedLossScaleManager,
-    LossScaleManager,
-)
 from unamp.dialects.mindspore._networks import (
     auto_mixed_precision,
     custom_mixed_precision,
@@ -30,7 +25,10 @@ from unamp.dialects.mindspore._networks import (
     get_white_list,
 )
 from unamp.dialects.mindspore._scalers import (
+    DynamicLossScaleManager,
     DynamicLossScaler,
+    FixedLossScaleManager,
+    LossScaleManager,
     LossScaler,
     StaticLossScaler,
     all_finite,
