@@ -6,7 +6,7 @@ import pytest
 
 from unamp import OpRecord, Rule
 from unamp.tracing import Work, share, total_work, work_of
-from unamp.tracing.work import COUNTED
+from unamp.tracing.products import COUNTED
 from unamp.vocabulary import vocabulary
 
 TF_PRIMITIVE = {"framework": "tensorflow", "native": "Conv2DBackpropInput"}

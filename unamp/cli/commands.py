@@ -16,8 +16,9 @@ from unamp.cli import policies, traces
 from unamp.cli.arguments import AsJson
 from unamp.cli.doctor import examine_all, show_frameworks, show_gaps, show_machine
 from unamp.cli.drift import drift
+from unamp.cli.export_lists import export_lists_command
 from unamp.cli.migrate import migrate
-from unamp.cli.onnx import export_lists_command, onnx_command
+from unamp.cli.onnx import onnx_command
 from unamp.cli.printing import print_json
 from unamp.cli.tune import tune_command
 

@@ -1,4 +1,4 @@
-"""The commands about exported models: `onnx` and `export-lists`."""
+"""The command `onnx`: check an ONNX file against a policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rich.text import Text
 from unamp.cli import printing
 from unamp.cli.arguments import AsJson
 from unamp.cli.precisions import read_precision
-from unamp.exporting import TOOLS, export_lists
 from unamp.onnx import BadModel, CheckedModel, CheckedNode, check
 
 T = TypeVar("T")
@@ -45,7 +44,7 @@ def onnx_command(
     matches no layer of the file.
     """
     precision = read_precision(policy)
-    checked = _read_model(model, lambda: check(model, precision))
+    checked = read_model(model, lambda: check(model, precision))
     if as_json:
         printing.print_json(checked.to_data())
     else:
@@ -54,36 +53,7 @@ def onnx_command(
         raise typer.Exit(1)
 
 
-def export_lists_command(
-    policy: Annotated[Path, typer.Argument(help="A precision.toml.")],
-    tool: Annotated[
-        str, typer.Option("--for", help=f"The tool that is to convert: {', '.join(TOOLS)}.")
-    ],
-    model: Annotated[
-        Path | None, typer.Option(help="The float32 ONNX file to convert, to name its nodes.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the arguments with which another tool converts a model by a policy, as Python.
-
-    Exits with 1 where the policy says something that the arguments do not; it is printed first.
-    """
-    precision = read_precision(policy)
-    lists = _read_model(model, lambda: export_lists(precision, tool, model))
-    if as_json:
-        printing.print_json(
-            {"tool": lists.tool, "arguments": lists.arguments, "unsaid": lists.unsaid}
-        )
-    else:
-        for sentence in lists.unsaid:
-            # a name with a line break would end the comment, and the rest would be code
-            print(f"# not said: {printing.printable(sentence)}")
-        print(lists.code, end="")
-    if lists.unsaid:
-        raise typer.Exit(1)
-
-
-def _read_model(model: Path | None, read: Callable[[], T]) -> T:
+def read_model(model: Path | None, read: Callable[[], T]) -> T:
     """Return `read()`; turn its errors about the ONNX file into typer.BadParameter."""
     try:
         return read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from unamp import amp_warnings
 from unamp.adapter import registry
-from unamp.adapter.contract import KnowsRanks
 from unamp.adapter.gradient_hooks import Arrivals, GradientHook
 from unamp.adapter.kept_calls import LIMIT, Keeper
 from unamp.adapter.observing import traced
@@ -31,6 +29,7 @@ from unamp.tracing.gradients import (
     gradient_table,
     low_of,
 )
+from unamp.tracing.ranks import current_rank
 from unamp.tracing.shadows import ShadowLine, left_out, shadow_lines, shadow_table, worst
 from unamp.tracing.tables import Line, Table, place, summarised, summary_table
 from unamp.tracing.work import Work, total_work
@@ -130,7 +129,7 @@ class Trace:
         self._thread = threading.get_ident()
         outer: Trace | None = traces.innermost
         if self._ranks is not None:
-            self.rank = _current_rank()
+            self.rank = current_rank()
         if not self._open:
             self._arrivals = self._new_arrivals()
         with ExitStack() as stack:
@@ -528,20 +527,6 @@ _ONE_SHADOW = (
     "one thread computes no second shadow, in {wanted!r}"
 )
 _ONE_KEEPER = "a trace around this one keeps calls already; one thread keeps each call once"
-
-
-#: The variables in which launchers give a process its number among those that share work: torchrun,
-#: Paddle, MindSpore, MPI and Slurm.
-_RANKS = tuple("RANK PADDLE_TRAINER_ID RANK_ID OMPI_COMM_WORLD_RANK PMI_RANK SLURM_PROCID".split())
-
-
-def _current_rank() -> int:
-    """Return the rank that a framework, or else a launcher, gave this process; 0 without one."""
-    for adapter in registry.adapters_in_use():
-        if isinstance(adapter, KnowsRanks) and (rank := adapter.rank()) is not None:
-            return rank
-    said = (os.environ.get(name, "") for name in _RANKS)
-    return next((int(rank) for rank in said if rank.isascii() and rank.isdigit()), 0)
 
 
 def _numbers(name: str, given: Iterable[int] | None) -> Collection[int] | None:

@@ -1,26 +1,21 @@
-"""The report of a search, made from its trials and from those of the usual policies."""
+"""The report of a search, made from its trials."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from unamp.amp_warnings import trivial_answer
 from unamp.dtypes import PRECISIONS
-from unamp.errors import BannedOperation, NotExpressible
-from unamp.policy import Policy
-from unamp.presets import PRESETS
 from unamp.tracing import trace
 from unamp.tuning.places import Place, Unit
-from unamp.tuning.reports import PlaceReport, PresetReport, TuneReport
+from unamp.tuning.presets import preset_reports, trivial
+from unamp.tuning.reports import PlaceReport, TuneReport
 from unamp.tuning.rules import held_everywhere
 from unamp.tuning.search import Search
 from unamp.tuning.trials import Trial
 from unamp.tuning.tuned import Tuned, with_reasons
-
-#: The found policy is no better than a preset if at most this share more of the work is low.
-_LITTLE = 0.02
 
 
 def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
@@ -30,8 +25,8 @@ def result_of(search: Search, held: frozenset[Unit]) -> Tuned:
     policy, rules = subject.rules(places)
     interrupted = search.stopped.startswith("interrupted")
     error, fresh, low = _errors_and_share(search, held, places, interrupted)
-    presets = [] if interrupted or not held else _preset_reports(search)
-    remarks = _trivial(policy.dtype, low, presets, nothing_held=not held)
+    presets = [] if interrupted or not held else preset_reports(search)
+    remarks = trivial(policy.dtype, low, presets, nothing_held=not held)
     for said in remarks:
         trivial_answer(said)
     why = {place: _why(search, unit, held) for unit in held for place in unit}
@@ -101,48 +96,3 @@ def _tried(search: Search) -> tuple[Trial, ...]:
         for held, errors in search.trials.errors.items()
         if search.trials.known(held) is not None
     )
-
-
-def _preset_reports(search: Search) -> list[PresetReport]:
-    """Return the trials of the usual policies at O1: unamp's lists, and the framework's lists."""
-    subject = search.subject
-    if subject.base.level != "O3":
-        return []
-    framework = subject.framework()
-    own = [name for name in PRESETS if framework and name.startswith(framework)]
-    found = [
-        _preset_report(search, Policy("O1", subject.base.dtype, preset=name))
-        for name in [*own[:1], "unamp"]
-    ]
-    return [report for report in found if report is not None]
-
-
-def _preset_report(search: Search, policy: Policy) -> PresetReport | None:
-    """Return the trial of a policy; None where the budget ends first or the network cannot run."""
-    subject, ran, errors = search.subject, trace(), list[float]()
-    for batch, reference in zip(search.batches, search.references, strict=True):
-        if not search.budget.left(subject.runs):
-            return None
-        try:
-            errors.append(
-                subject.error_under(policy, (), batch, reference, None if errors else ran)
-            )
-        except (BannedOperation, NotExpressible):
-            return None
-        if not math.isfinite(errors[-1]):
-            break
-    return PresetReport(policy, subject.low_share(ran), max(errors), search.trials.within(errors))
-
-
-def _trivial(
-    dtype: str, low: float, presets: Sequence[PresetReport], *, nothing_held: bool
-) -> list[str]:
-    """Return a sentence if a policy that needs no search is as good as the one that was found."""
-    if nothing_held:
-        return [f"everything may run in {dtype}: no exception is needed"]
-    good = [found for found in presets if found.holds and found.low >= low - _LITTLE]
-    return [
-        f"O1 of the preset {found.policy.preset} already holds, "
-        f"with {found.low:.1%} of the work low: it needs no rules"
-        for found in sorted(good, key=lambda found: -found.low)[:1]
-    ]

@@ -15,20 +15,18 @@ Semantics: https://www.paddlepaddle.org.cn/documentation/docs/en/api/paddle/amp/
 
 from unamp.dialects.paddle.amp import debugging
 from unamp.dialects.paddle.amp._decorate import amp_decorate, decorate
+from unamp.dialects.paddle.amp._lists import black_list, white_list
 from unamp.dialects.paddle.amp._regions import (
     amp_guard,
     auto_cast,
     autocast,
-    black_list,
     get_autocast_cpu_dtype,
     get_autocast_dtype,
     get_autocast_gpu_dtype,
     is_autocast_enabled,
-    is_bfloat16_supported,
-    is_float16_supported,
-    white_list,
 )
 from unamp.dialects.paddle.amp._scaler import AmpScaler, GradScaler
+from unamp.dialects.paddle.amp._support import is_bfloat16_supported, is_float16_supported
 
 __all__ = [
     "AmpScaler",

@@ -1,4 +1,4 @@
-"""`paddle.amp.auto_cast` and its relatives, the lists, and what a device supports."""
+"""`paddle.amp.auto_cast` and its relatives."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from typing import Any
 
 import unamp
 from unamp._compiler_marks import not_converted, once_per_trace
-from unamp._data import load_table
-from unamp.adapter import DEVICES, Support, registry
-from unamp.dialects._in_use import framework_in_use, has_gpu
 from unamp.dtypes import LOW_DTYPES, dtype_name
 from unamp.typing import DtypeLike, Level, OperationsLike
 
@@ -85,56 +82,3 @@ def _checked(enable: bool, stated: str, dtype: DtypeLike) -> tuple[Level, str]:
     if enable:
         raise ValueError(f"If enable amp, dtype should be 'float16' or 'bfloat16', not {dtype!r}.")
     return level, "float16"
-
-
-def white_list() -> dict[str, dict[str, set[str]]]:
-    """Return a copy of Paddle's white lists by dtype and level, in Paddle's names."""
-    white, only_float16 = _table("WHITE_LIST"), _table("ONLY_FP16_WHITE_LIST")
-    by_dtype = {"float16": white | only_float16, "bfloat16": white}
-    return {
-        dtype: {level: set(names) for level in ("OD", "O1", "O2")}
-        for dtype, names in by_dtype.items()
-    }
-
-
-def black_list() -> dict[str, dict[str, set[str]]]:
-    """Return a copy of Paddle's black lists by dtype and level, in Paddle's names."""
-    black, extra = _table("FP16_BLACK_LIST"), _table("EXTRA_BLACK_LIST")
-    return {
-        dtype: {"OD": set(), "O1": black | extra, "O2": set(extra)}
-        for dtype in ("float16", "bfloat16")
-    }
-
-
-def _table(name: str) -> set[str]:
-    return set(load_table("dialects/paddle.toml")[name])
-
-
-def is_float16_supported(device: str | None = None) -> bool:
-    """Return whether a device computes in float16 natively; otherwise a region emulates it.
-
-    Where Paddle is imported, the answer is Paddle's.
-
-    Args:
-        device: ``"cpu"``, ``"gpu"`` or ``"gpu:1"``; None is a GPU where there is one, else the CPU.
-
-    Raises:
-        ValueError: for any other device.
-    """
-    return _supported(device, "float16")
-
-
-def is_bfloat16_supported(device: str | None = None) -> bool:
-    """Return whether a device computes in bfloat16 natively; see `is_float16_supported`."""
-    return _supported(device, "bfloat16")
-
-
-def _supported(device: str | None, dtype: str) -> bool:
-    paddle = framework_in_use("paddle")
-    if paddle is not None:
-        return bool(getattr(paddle.amp, f"is_{dtype}_supported")(device))
-    kind = ("gpu" if has_gpu() else "cpu") if device is None else str(device).partition(":")[0]
-    if kind not in DEVICES:
-        raise ValueError(f"The device should be 'cpu', 'gpu' or 'gpu:x', not {device!r}")
-    in_use = [adapter for adapter in registry.adapters_in_use() if kind in adapter.devices()]
-    return any(adapter.support(kind, dtype) is Support.NATIVE for adapter in in_use)
