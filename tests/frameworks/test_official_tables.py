@@ -298,6 +298,10 @@ def torch_implies() -> dict:
     return ask("torch", TORCH_IMPLIED_PROBE)  # type: ignore[return-value]
 
 
+#: All frameworks are read at once.
+versions_in = functools.cache(read_folder)
+
+
 def packet(kernel: str) -> str:
     return kernel.removeprefix("aten::").partition(".")[0]
 
@@ -395,7 +399,7 @@ def test_tensorflow_follows_grappler(key: str) -> None:
 
 @pytest.mark.parametrize("framework", list(SPELLING_PROBES))
 def test_the_versions_of_presets_are_what_the_packages_list(framework: str) -> None:
-    found = read_folder(place(framework).parent)
+    found = versions_in(place(framework).parent)
     ours = {
         name: versions for name, versions in found.items() if preset(name)["framework"] == framework
     }
