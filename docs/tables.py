@@ -25,7 +25,6 @@ from unamp.adapter.registry import adapter_for
 from unamp.adapter.tensor_kinds import TREATMENTS
 from unamp.dtypes import LOW_DTYPES
 from unamp.presets import preset
-from unamp.typing import DtypeLike
 from unamp.vocabulary import FRAMEWORKS
 
 HERE = Path(__file__).parent / "tables"
@@ -315,6 +314,9 @@ def _ask(framework: str) -> dict[str, Any]:
 def _answer(framework: str) -> dict[str, Any]:
     importlib.import_module(framework)
     adapter = adapter_for(framework)
+    # a cast can be on no list, and runs in the same way under any policy
+    allow = [op.name for op in vocabulary().values() if not op.is_cast]
+    policies = [Policy("O1", dtype, allow=allow) for dtype in DTYPES]
     return {
         "version": adapter.version().partition("+")[0],
         "gaps": [gap._asdict() for gap in adapter.gaps()],
@@ -324,22 +326,12 @@ def _answer(framework: str) -> dict[str, Any]:
         ],
         "how": {
             device: {
-                dtype: {
-                    op: adapter.how(op, _allowing(op, dtype), device).value for op in vocabulary()
-                }
-                for dtype in DTYPES
+                policy.dtype: {op: adapter.how(op, policy, device).value for op in vocabulary()}
+                for policy in policies
             }
             for device in DEVICES
         },
     }
-
-
-def _allowing(op: str, dtype: DtypeLike) -> Policy:
-    """Return the policy that allows an operation.
-
-    A cast can be on no list, and runs in the same way under any policy.
-    """
-    return Policy("O1", dtype, allow=() if vocabulary()[op].is_cast else op)
 
 
 if __name__ == "__main__":

@@ -103,13 +103,11 @@ def operation_name(argument: str, entry: object, prefer: str | None = None) -> s
 
 def words(operations: Sequence[str]) -> tuple[str, ...]:
     """Return operations as a person would write them, with one word for a complete group."""
-    there = set(operations)
+    there, groups = set(operations), vocabulary().groups
     whole = [
-        group
-        for group, members in vocabulary().groups.items()
-        if len(members) > 1 and there.issuperset(members)
+        group for group, members in groups.items() if len(members) > 1 and there.issuperset(members)
     ]
-    said = {op for group in whole for op in vocabulary().groups[group]}
+    said = {op for group in whole for op in groups[group]}
     return (*(f"{_GROUP}{group}" for group in whole), *(op for op in operations if op not in said))
 
 

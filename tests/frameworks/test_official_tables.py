@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterable
 from importlib import metadata, resources
@@ -18,6 +16,7 @@ from importlib import metadata, resources
 import pytest
 from commanded import invoke
 from installed import place
+from names_there import FRAMEWORKS, ask, names_in
 from official_lists import (
     FP32_MACROS,
     mindspore_lists,
@@ -164,18 +163,17 @@ def category(name, device):
     return "deny" if wide in casts(op, device, low) else "promote" if wide in casts(op, device, low, wide) else "unknown"
 
 registered = torch._C._dispatch_get_registrations_for_dispatch_key
-found = {
+kernels = {
     device: {name: category(name, device) for name in registered(key)}
     for device, key in (("cpu", "AutocastCPU"), ("mps", "AutocastMPS"))
 }
-json.dump({**found, "cuda": registered("AutocastCUDA"), "xpu": registered("AutocastXPU")}, sys.stdout)
+kernels |= {"cuda": registered("AutocastCUDA"), "xpu": registered("AutocastXPU")}
 """  # noqa: E501
 
-# The same for whole functions that reach listed operators only from inside. Fake tensors stand for
-# a GPU's.
+# It goes on with the same for whole functions that reach listed operators only from inside. Fake
+# tensors stand for a GPU's.
 TORCH_IMPLIED_PROBE = """
-import contextlib, json, sys, torch, torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
+import torch.nn.functional as F
 
 def called_on(device):
     # cov and corrcoef read values, which fake tensors on a GPU do not have.
@@ -223,79 +221,21 @@ found = {}
 for device in ("cpu", "cuda", "mps"):
     low = torch.bfloat16 if device == "cpu" else torch.float16
     found[device] = {name: category(call) for name, call in called_on(device).items() if call}
-json.dump(found, sys.stdout)
+json.dump({"kernels": kernels, "implied": found}, sys.stdout)
 """  # noqa: E501
 
 
-# For each framework: `known(name)` for a spelling without dots, and `roots`, where dotted spellings
-# start.
-SPELLING_PROBES = {
-    "torch": """
-import torch as root
-roots = [root]
-known = lambda name: hasattr(root.ops.aten, name)
-""",
-    "paddle": """
-import paddle as root
-roots = [root]
-names = {*root.base.core.get_all_op_names(), *dir(root._C_ops), *dir(root)}
-known = names.__contains__
-""",
-    "mindspore": """
-import mindspore as root
-roots = [root]
-from mindspore import mint, nn, ops
-from mindspore.ops import auto_generate, operations
-known = lambda name: any(hasattr(module, name) for module in (operations, auto_generate, ops))
-""",
-    "tensorflow": """
-import types
-import keras
-import tensorflow as root
-roots = [root, types.SimpleNamespace(keras=keras)]  # `tf.keras` has names of Keras 2 in place of some of Keras 3
-from tensorflow.python.framework import op_def_registry
-known = lambda name: op_def_registry.get(name) is not None or hasattr(root, name)
-""",  # noqa: E501
-}
-
-RESOLVE = """
-import functools, json, sys
-def found(name):
-    head, _, rest = name.partition(".")
-    if not rest:
-        return known(name)
-    return any(leads(name, root) for root in roots)
-
-def leads(name, root):
-    try:
-        functools.reduce(getattr, name.split("."), root)
-    except AttributeError:
-        return False
-    return True
-answer = json.dumps([name for name in json.load(sys.stdin) if not found(name)])
-sys.stdout.write("\\n" + answer)
-"""
-
-
-def ask(framework: str, script: str, stdin: str = "") -> object:
-    """Return the last line of a script's output, as JSON; the script may import the framework."""
-    place(framework)
-    command = [sys.executable, "-W", "ignore", "-c", script]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (
-        f"asking {framework} {installed_version(framework)} failed:\n{done.stderr[-2000:]}"
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @functools.cache
+def torch_facts() -> dict:
+    return ask("torch", TORCH_PROBE + TORCH_IMPLIED_PROBE)
+
+
 def torch_kernels() -> dict:
-    return ask("torch", TORCH_PROBE)  # type: ignore[return-value]
+    return torch_facts()["kernels"]
 
 
-@functools.cache
-def torch_implies() -> dict:
-    return ask("torch", TORCH_IMPLIED_PROBE)  # type: ignore[return-value]
+#: All frameworks are read at once.
+versions_in = functools.cache(read_folder)
 
 
 def packet(kernel: str) -> str:
@@ -352,7 +292,7 @@ def test_what_torch_implies(device: str) -> None:
     """Check operations that no list names, but that torch composes of listed ones."""
     data = preset(f"torch-{device}")
     category = {op: key for key in ("allow", "deny") for op in data[key]}
-    probed = torch_implies()[device]
+    probed = torch_facts()["implied"][device]
     listed = {op: found for op, found in probed.items() if op in category}
     assert {op: category[op] for op in listed} == listed, (
         f"torch {installed_version('torch')} on {device}"
@@ -393,9 +333,9 @@ def test_tensorflow_follows_grappler(key: str) -> None:
     assert_same("tensorflow", "tensorflow", f"{key}_bfloat16", lists["onednn"][key])
 
 
-@pytest.mark.parametrize("framework", list(SPELLING_PROBES))
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_versions_of_presets_are_what_the_packages_list(framework: str) -> None:
-    found = read_folder(place(framework).parent)
+    found = versions_in(place(framework).parent)
     ours = {
         name: versions for name, versions in found.items() if preset(name)["framework"] == framework
     }
@@ -411,7 +351,7 @@ def test_the_versions_of_presets_are_what_the_packages_list(framework: str) -> N
             }
 
 
-@pytest.mark.parametrize("framework", list(SPELLING_PROBES))
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_spelling_exists(framework: str) -> None:
     """Spellings on the official lists are excepted: the package may lack their operation."""
     listed = set()
@@ -424,13 +364,8 @@ def test_every_spelling_exists(framework: str) -> None:
             for names in lists.values()
             for name in names
         }
-    absent = ask(
-        framework,
-        SPELLING_PROBES[framework] + RESOLVE,
-        stdin=json.dumps(sorted(spellings(framework))),
-    )
     gone = torch_since(GONE) if framework == "torch" else set()
-    unknown = sorted(set(absent) - listed - gone)  # type: ignore[call-overload]
+    unknown = sorted(names_in(framework).absent - listed - gone)
     assert not unknown, f"{framework} {installed_version(framework)} does not have: {unknown}"
 
 

@@ -1,6 +1,6 @@
 """Traces of the same network in several frameworks are compared, and operations run again.
 
-Each framework has a process of its own; they exchange files.
+Each framework has one process; they exchange files.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from commanded import invoke
-from elsewhere import in_turn, python
+from elsewhere import Ended, in_turn, python
 
 from unamp.tracing import LayerMapping, Trace, compare_traces, propose_layers
 
@@ -26,40 +27,77 @@ def gelu(x, *, approximate="none"):
 torch.library.impl("aten::gelu", "CPU")(gelu)
 """
 
-
 NETWORKS = ("transformer", "lenet5")
+
+#: The framework of each twin, as `unamp replay` calls it.
+REPLAYING = {
+    "torch": "torch",
+    "paddle": "paddle",
+    "flax": "jax",
+    "mindspore": "mindspore",
+    "keras": "tensorflow",
+}
 
 
 def read(file: Path) -> Trace:
     return Trace.from_json(file.read_text("utf-8"))
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Path]]:
-    """Return a function that returns the files of a framework's traces of both twins.
+def gelu(trace: Trace) -> int:
+    """Return the number of the record of GELU."""
+    return next(number for number, each in enumerate(trace.records, 1) if each.op == "gelu")
 
-    The twins run once, in a process of their own.
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the trace of a run of PyTorch with the wrong kernel; its calls are kept."""
+    run = tmp_path_factory.mktemp("wrong") / "run"
+    file = run / "trace.json"
+    spoilt = f"import record\nrecord.main('torch', 'transformer', {str(file)!r}, '', {str(run)!r})"
+    python("-c", WRONG + spoilt, path=TWINS)
+    return file
+
+
+class Ran(NamedTuple):
+    """The outcome of a framework's process.
+
+    Attributes:
+        files: the traces of its twins, by network.
+        replayed: the outcomes of `unamp replay` of the wrong operation, and of the one before it.
     """
 
+    files: dict[str, Path]
+    replayed: list[Ended]
+
+
+@pytest.fixture(scope="module")
+def ran(wrong: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
+    """Return a function that returns the outcome of a framework's process, which runs once."""
+    number = gelu(read(wrong))
+
     @cache
-    def record(framework: str) -> dict[str, Path]:
+    def run(framework: str) -> Ran:
         folder = tmp_path_factory.mktemp(framework)
         files = {network: folder / f"{network}.json" for network in NETWORKS}
+        replay = ("-m", "unamp", "replay", "--framework", REPLAYING[framework], "--json", wrong)
         ended = in_turn(
-            *((TWINS / "record.py", framework, *pair) for pair in files.items()), path=TWINS
+            *((TWINS / "record.py", framework, *pair) for pair in files.items()),
+            (*replay, number),
+            (*replay, number - 1),
+            path=TWINS,
         )
-        assert [done.code for done in ended] == [0, 0], ended
-        return files
+        assert [done.code for done in ended[:2]] == [0, 0], ended
+        return Ran(files, ended[2:])
 
-    return record
+    return run
 
 
 @pytest.mark.parametrize("framework", ["paddle", "mindspore", "keras", "flax"])
 def test_every_layer_of_a_twin_is_proposed_and_no_operation_differs(
-    framework: str, recorded: Callable[[str], dict[str, Path]]
+    framework: str, ran: Callable[[str], Ran]
 ) -> None:
-    others = recorded(framework)
-    for network, file in recorded("torch").items():
+    others = ran(framework).files
+    for network, file in ran("torch").files.items():
         expected, other = read(file), read(others[network])
         proposed = propose_layers(expected, other)
         assert {layer for layer, _ in proposed.pairs} == {each.layer for each in expected.records}
@@ -82,21 +120,11 @@ def test_every_layer_of_a_twin_is_proposed_and_no_operation_differs(
 
 
 def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_again(
-    recorded: Callable[[str], dict[str, Path]], tmp_path: Path
+    wrong: Path, ran: Callable[[str], Ran], tmp_path: Path
 ) -> None:
-    paddle, run, layers = (
-        recorded("paddle")["transformer"],
-        tmp_path / "run",
-        tmp_path / "layers.toml",
-    )
-    spoilt = (
-        "import record\n"
-        f"record.main('torch', 'transformer', {str(run / 'trace.json')!r}, '', {str(run)!r})"
-    )
-    python("-c", WRONG + spoilt, path=TWINS)
-    wrong = read(run / "trace.json")
-    assert invoke("compare", paddle, run / "trace.json", "--propose-layers", layers).exit_code == 0
-    compared = invoke("compare", paddle, run / "trace.json", "--layers", layers)
+    paddle, layers = ran("paddle").files["transformer"], tmp_path / "layers.toml"
+    assert invoke("compare", paddle, wrong, "--propose-layers", layers).exit_code == 0
+    compared = invoke("compare", paddle, wrong, "--layers", layers)
     assert compared.exit_code == 1
     said = compared.stdout
     assert "first gelu in Encoder: error" in said
@@ -105,14 +133,9 @@ def test_a_wrong_operation_is_found_by_comparing_and_confirmed_by_running_it_aga
         "  the other: torch aten::gelu in Encoder, computed in float32, "
         "rule untouched: no region was open"
     ) in said
-    number = next(n for n, each in enumerate(wrong.records, 1) if each.op == "gelu")
-    for framework in ("torch", "paddle", "jax", "mindspore", "tensorflow"):
-        # The operation before it is right.
-        commands = [
-            ("replay", run / "trace.json", n, "--framework", framework, "--json")
-            for n in (number, number - 1)
-        ]
-        ended = in_turn(*(("-m", "unamp", *words) for words in commands))
+    for twin, framework in REPLAYING.items():
+        ended = ran(twin).replayed
+        # the operation before it is right
         assert [done.code for done in ended] == [1, 0], ended
         found, before = (json.loads(done.stdout) for done in ended)
         assert (found["op"], found["within"], found["framework"]) == ("gelu", False, framework)

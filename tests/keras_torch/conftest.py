@@ -6,6 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 os.environ["KERAS_BACKEND"] = "torch"
+# Before inductor reads it: it would start other processes to compile in, each of which imports
+# PyTorch.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 
 @pytest.fixture(autouse=True)
