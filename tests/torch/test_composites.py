@@ -174,8 +174,11 @@ NEARER = NEAR + 1e-3
         lambda: torch.isin(NEAR[::2], NEAR[1::2].repeat(30)),  # sorts where there are many numbers
         # counts in a tensor are an index
         lambda: torch.repeat_interleave(NEAR, torch.ones(24, dtype=torch.long)),
+        lambda: NEAR.reshape(4, 6).to_sparse().values(),
+        lambda: NEAR.reshape(4, 6).to_sparse_csr().values(),
+        lambda: NEAR.reshape(4, 6).to_sparse_bsc((2, 3)).values(),
     ],
-    ids=["isclose", "allclose", "isin", "repeat_interleave"],
+    ids=["isclose", "allclose", "isin", "repeat_interleave", "coo", "csr", "bsc"],
 )
 def test_what_keeps_its_meaning_does_whatever_its_arguments_have_it_compute_with(
     level: str, call: Any
