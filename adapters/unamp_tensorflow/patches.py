@@ -212,6 +212,8 @@ _HOOKS: Hooks = (
         "_graph_mode_decorator",
         training.custom_gradient(patched),
     ),
+    ("tensorflow.python.training.optimizer", "Optimizer.apply_gradients", training.stepping),
+    ("tensorflow.python.distribute.distribute_lib", "StrategyExtendedV2.update", training.updating),
     ("tensorflow.python.ops.clip_ops", "clip_by_average_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "clip_by_global_norm", training.clipping),
     ("tensorflow.python.ops.clip_ops", "global_norm", training.clipping),
