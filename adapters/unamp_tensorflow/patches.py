@@ -174,22 +174,19 @@ _HOOKS: Hooks = (
         "_padding_value_to_tensor",
         stated_dtypes.padding,
     ),
-    (
-        "tensorflow.python.framework.sparse_tensor",
-        "SparseTensor.__mul__",
-        stated_dtypes.sparse_operator,
-    ),
+    ("tensorflow.python.framework.sparse_tensor", "SparseTensor.__mul__", stated_dtypes.agreeing),
     (
         "tensorflow.python.framework.sparse_tensor",
         "SparseTensor.__truediv__",
-        stated_dtypes.sparse_operator,
+        stated_dtypes.agreeing,
     ),
     (
         "tensorflow.python.ops.linalg.linear_operator_util",
         "convert_nonref_to_tensor",
         stated_dtypes.of_operator,
     ),
-    ("tensorflow.python.ops.check_ops", "assert_near", stated_dtypes.nearness),
+    ("tensorflow.python.ops.check_ops", "assert_near", stated_dtypes.agreeing),
+    ("tensorflow.python.ops.linalg.linalg_impl", "eigh_tridiagonal", stated_dtypes.agreeing),
     ("tensorflow.python.ops.script_ops", "EagerFunc.__init__", stated_dtypes.python_function),
     ("tensorflow.python.ops.script_ops", "py_func_common", stated_dtypes.numpy_function),
     # A backward pass runs in the dtypes of its forward, by the same two functions of TensorFlow.
