@@ -49,7 +49,8 @@ class OpType:
             (statistics, indices) keep their dtypes.
         lists: the names of the inputs that take a list of tensors.
         inputs, attrs: the names of all inputs and attributes.
-        fixed: further inputs, which take only float32: the names by position.
+        fixed: further inputs, which take only float32: the names by position. `SparseAdd` has an
+            attribute of its own for its threshold, and no kernels but those for float32.
         results: for each output, whether it has the attribute, too; if no output has, whether it is
             float32.
         widens: whether it returns float32 for inputs of any dtype.
@@ -81,7 +82,8 @@ class OpType:
         fixed: dict[int, str] = {
             n: a.name
             for n, a in inputs
-            if not a.type_attr and not a.type_list_attr and a.type == FLOAT32
+            if a.type_attr == "Treal"
+            or (not a.type_attr and not a.type_list_attr and a.type == FLOAT32)
         }
         chosen = {n: a.name for n, a in inputs if a.type_attr == self.attr} if self.attr else fixed
         if self.activation_only and self.allowed == frozenset({FLOAT32}):

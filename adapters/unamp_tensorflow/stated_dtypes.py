@@ -192,12 +192,10 @@ def map_result(original: Function, values: Sequence[Value], specs: Sequence[tf.T
 
 
 @_in_regions
-def sparse_operator(original: Function, sp_x: tf.SparseTensor, y: Value) -> tf.SparseTensor:
-    """Widen the operands of a sparse tensor's operator if they differ: TensorFlow would raise."""
-    found = (eligible_dtype(sp_x), eligible_dtype(y))
-    if all(found) and found[0] != found[1]:
-        sp_x, y = cast(sp_x, FLOAT32), cast(y, FLOAT32)
-    return original(sp_x, y)
+def agreeing(original: Function, *args: Any, **kwargs: Any) -> Value:
+    """Widen the tensors among arguments if their dtypes differ: TensorFlow would raise."""
+    args, kwargs = _alike([args, kwargs])
+    return original(*args, **kwargs)
 
 
 @_in_regions
@@ -209,12 +207,6 @@ def of_operator(original: Function, value: object, *args: Any, **kwargs: Any) ->
     if isinstance(value, tf.Tensor):
         value = cast(value, FLOAT32)
     return original(value, *args, **kwargs)
-
-
-@_in_regions
-def nearness(original: Function, x: object, y: object, *args: Any, **kwargs: Any) -> object:
-    """Widen the arguments of `tf.debugging.assert_near` if their dtypes differ."""
-    return original(*_alike([x, y]), *args, **kwargs)
 
 
 @_in_regions

@@ -1,10 +1,10 @@
-"""Patches for a user's own gradients, clipping and replicas, and casts for Keras."""
+"""Patches for a user's own gradients, steps, clipping and replicas, and casts for Keras."""
 
 from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 from unamp._function_types import Function, Keywords
 from unamp.adapter.keras_metrics import keeping_mask
 from unamp.adapter.replacing import Replacement, as_replacement
-from unamp.adapter.state import in_force, runs_without_policy
+from unamp.adapter.state import in_force, runs_without_policy, suspended
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, cast_back, convert, eligible_dtype
 from unamp_tensorflow.state import FLOAT32, Plan, thread
@@ -117,7 +117,48 @@ def _like_inputs(grads: Value, inputs: tuple[Value, ...]) -> Value:
     return tf.nest.pack_sequence_as(grads, alike)
 
 
-# --- clipping -------------------------------------------------------------------------------------
+# --- steps and clipping ---------------------------------------------------------------------------
+
+
+@as_replacement
+def stepping(
+    original: Function,
+    self: tf.compat.v1.train.Optimizer,
+    grads_and_vars: Iterable[tuple[Value, tf.Variable]],
+    *args: Any,
+    **kwargs: Any,
+) -> object:
+    """Have an optimizer step with no policy in force, with gradients in their variables' dtypes.
+
+    TensorFlow's kernels take no others, and some end the process.
+    """
+    if thread.plan is None:
+        return original(self, grads_and_vars, *args, **kwargs)
+    with suspended(thread):
+        pairs = [(cast_back(grad, eligible_dtype(of)), of) for grad, of in grads_and_vars]
+        return original(self, pairs, *args, **kwargs)
+
+
+@as_replacement
+def updating(
+    original: Function,
+    self: tf.distribute.StrategyExtended,
+    var: tf.Variable,
+    fn: Function,
+    args: Sequence[Value] = (),
+    *rest: Any,
+    **named: Any,
+) -> object:
+    """Have a strategy update a variable as an optimizer steps; see `stepping`.
+
+    Where Keras 2 has computed low numbers for the step before, they are widened beside float32.
+    """
+    plan = thread.plan
+    if plan is None:
+        return original(self, var, fn, args, *rest, **named)
+    with in_force(thread, plan.for_parts):
+        like = tuple(cast_back(each, eligible_dtype(var)) for each in args)
+        return original(self, var, fn, like, *rest, **named)
 
 
 @as_replacement

@@ -482,3 +482,24 @@ def test_the_initial_value_of_a_variable_follows_no_rule():
     assert {each.dtype for each in made} == {tf.float32}
     assert [each.numpy()[1] for each in made] == [70_001.0] * 3
     assert [each.numpy()[0] for each in made[:2]] == [3001.0] * 2
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_images_are_converted_and_frequencies_weighted_as_outside(level, graph, low):
+    image = tf.constant(np.linspace(0.0, 1.0, 300, dtype=np.float32))
+    whole = tf.cast(tf.range(0, 65_536, 771), tf.uint16)
+
+    def made():
+        return (
+            tf.image.convert_image_dtype(image, tf.uint16),
+            tf.image.convert_image_dtype(whole, tf.float32),
+            tf.signal.linear_to_mel_weight_matrix(40, 513, 16_000),
+        )
+
+    expected = made()
+    with under(level, low):
+        found = (tf.function(made) if graph else made)()
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_array_equal(mine, theirs)

@@ -233,3 +233,32 @@ def test_long_rows_of_a_ragged_tensor_are_added_up_as_dense_ones_are(compiled, l
         # float32 holds all partial sums, so that only the result is rounded
         unit = 2.0 ** (-8 if low is tf.bfloat16 else -11)
         np.testing.assert_allclose(found, [60_000.0, 2.0, 1.0, 1.0, 60_000.0], rtol=unit)
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "tf.function"])
+def test_low_sparse_tensors_are_added_above_their_threshold(compiled, level, low):
+    dense = tf.constant([[0.0, 1.5], [-2.0, 300.0]])
+    sparse = tf.sparse.from_dense(dense)
+
+    def added():
+        narrow = tf.cast(sparse, low)
+        return [
+            tf.sparse.to_dense(tf.sparse.add(one, other, threshold=3.5))
+            for one in (sparse, narrow)
+            for other in (sparse, narrow)
+        ]
+
+    with policy_region(Policy(level, low.name)):
+        found = (tf.function(added) if compiled else added)()
+    assert found[3].dtype == low
+    for each in found:
+        np.testing.assert_array_equal(tf.cast(each, tf.float32), [[0.0, 0.0], [-4.0, 600.0]])
+
+
+def test_the_eigenvalues_of_a_tridiagonal_matrix_of_two_dtypes(low):
+    diagonal, beside = tf.constant([2.0, 3.0, 4.0]), tf.constant([1.0, 0.5])
+    expected = tf.linalg.eigh_tridiagonal(diagonal, beside)
+    with policy_region(Policy("O1", low.name)):
+        found = tf.linalg.eigh_tridiagonal(diagonal, tf.cast(beside, low))
+    np.testing.assert_array_equal(found, expected)
