@@ -8,6 +8,7 @@ TensorFlow's before the first region; Keras's are checked in the first region wi
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -232,6 +233,9 @@ _HOOKS: Hooks = (
     ),
 )
 
+#: The copy of Keras 2 that TensorFlow imports with itself; a later version may not have it.
+_OLD_KERAS = "tensorflow.python.keras."
+
 #: The function that makes the keys of graphs, which must also hold the rules for single layers.
 _COMPILERS: Hooks = (
     (
@@ -277,9 +281,12 @@ def _changes(hooks: Hooks) -> Iterator[Patch]:
 
 def _suspended(*, of_keras: bool) -> Iterator[Patch]:
     for module, paths in (*facts().suspended.items(), *keras_facts().suspended.items()):
-        if module.startswith("keras") is of_keras:
-            for path in paths:
-                yield CodePatch(_function(module, path), runs_without_policy(thread))
+        if module.startswith("keras") is not of_keras:
+            continue
+        if module.startswith(_OLD_KERAS) and module not in sys.modules:
+            continue
+        for path in paths:
+            yield CodePatch(_function(module, path), runs_without_policy(thread))
 
 
 # --- checking that the names exist ----------------------------------------------------------------
