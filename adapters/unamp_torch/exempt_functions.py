@@ -60,17 +60,11 @@ _Exempt = tuple[str, FunctionType]
 _Place = tuple[str, str, tuple[str, ...]]
 
 
+@dataclass(eq=False)
 class Group:
-    """Functions that are replaced and put back in one go.
+    """Functions that are replaced and put back in one go, each with its kind."""
 
-    Attributes:
-        functions: the functions, each with its kind.
-    """
-
-    __slots__ = ("functions",)
-
-    def __init__(self, functions: Iterable[_Exempt]) -> None:
-        self.functions = tuple(functions)
+    functions: tuple[_Exempt, ...]
 
 
 def _with_code(kind: str, functions: Iterable[Any]) -> Iterator[_Exempt]:
