@@ -133,6 +133,14 @@ def whole_update(
 
 
 @_in_regions
+def pushforward(
+    original: Function, fun: Function, primals: PyTree, tangents: PyTree, *args: Any, **kwargs: Any
+) -> PyTree:
+    """Call `jax.jvp` with tangents in the dtypes of the primals."""
+    return original(fun, primals, in_form(tangents, form_of(primals)), *args, **kwargs)
+
+
+@_in_regions
 def pullback(
     original: Function, self: VJP, out_ct: PyTree, *extra_args: object
 ) -> Sequence[PyTree]:

@@ -72,6 +72,7 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
     ("jax", "pure_callback", equal_dtypes.called_back),
     ("jax.experimental", "io_callback", equal_dtypes.called_back),
     ("jax", "linear_transpose", equal_dtypes.linear_transpose),
+    ("jax", "jvp", equal_dtypes.pushforward),
     ("jax._src.ops.scatter", "_scatter_update", equal_dtypes.scatter_update),
     ("jax._src.numpy.array_methods", "_IndexUpdateRef.divide", equal_dtypes.whole_update),
     ("jax._src.numpy.array_methods", "_IndexUpdateRef.power", equal_dtypes.whole_update),

@@ -1,4 +1,7 @@
-"""Densities of JAX's own distributions are float32 at every level, as draws are."""
+"""Densities of JAX's own distributions are float32 at every level, as draws are.
+
+Histograms are float32 at O1 and O2.
+"""
 
 from __future__ import annotations
 
@@ -53,3 +56,15 @@ def test_low_fractions_are_possible():
     alpha = jnp.asarray([1.0, 2.0, 3.0])
     with unamp.autocast(level="O2", dtype="bfloat16"):
         assert jnp.isfinite(stats.dirichlet.logpdf(fractions, alpha))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_histograms_of_several_axes_count_in_float32_at_o2(dtype):
+    # bfloat16 has none of these but 0 and 1, and rounds some into the next bin
+    points = jnp.stack([jnp.linspace(0, 1, 60), jnp.linspace(0, 1, 60) ** 2], 1)
+    x, y = points.T
+    plain = jnp.histogram2d(x, y, 7), jnp.histogramdd(points, 7)
+    with unamp.autocast(level="O2", dtype=dtype):
+        found = jnp.histogram2d(x, y, 7), jnp.histogramdd(points, 7)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_array_equal(one, other)

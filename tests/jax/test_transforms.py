@@ -90,6 +90,24 @@ def test_a_jitted_function_has_one_program_for_each_policy(order):
     assert f._cache_size() == 3
 
 
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_tangents_take_the_dtypes_of_their_primals(matrix, level):
+    def products(x):
+        value, tangent = jax.jvp(jnp.sin, (x,), (x @ matrix,))
+        return value, tangent, jax.jvp(jnp.sin, (x @ matrix,), (x,))[1]
+
+    plain, size = products(matrix), jnp.abs(matrix)
+    # A product is off by 3.1u of the magnitudes that it adds up; what else is rounded, each by u:
+    # the argument of a sine or cosine, its result, and the product of that with the tangent.
+    bound = 8 * 2**-8 * (1 + (size @ size).max()) * (1 + size.max())
+    for run in (products, jax.jit(products)):
+        with unamp.autocast(level=level, dtype="bfloat16"):
+            found = run(matrix)
+        assert found[0].dtype == found[1].dtype
+        for one, other in zip(found, plain, strict=True):
+            assert np.abs(np.float32(one) - other).max() <= bound
+
+
 def test_a_pullback_is_the_same_outside_its_region_and_inside_another():
     def made():
         with unamp.autocast(dtype="bfloat16"):
