@@ -583,3 +583,14 @@ def test_a_graph_draws_in_float32_in_a_region(level, low):
         assert (one.dtype, one.shape) == (other.dtype, other.shape)
     for one in found[:3]:
         assert (one.astype(LOW[low]).astype(F32) != one).any()
+
+
+def _flattened(a):
+    return mint.flatten(a @ a)
+
+
+def test_a_function_that_mindspore_wraps_runs_in_a_graph():
+    with policy_region(Policy("O1", "float16")):
+        found, expected = mindspore.jit(_flattened)(array(3, 3)), _flattened(array(3, 3))
+    assert found.dtype == expected.dtype == mindspore.float16
+    np.testing.assert_array_equal(found.asnumpy(), expected.asnumpy())
