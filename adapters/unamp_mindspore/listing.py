@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from functools import cache
@@ -123,7 +124,8 @@ def functions() -> dict[types.FunctionType, str]:
     for path, op in spelled().items():
         value = named(path) if "." in path else None
         if isinstance(value, types.FunctionType) and not _left_alone(op):
-            found.setdefault(value, op)
+            # A graph is compiled from what is inside MindSpore's decorators, too.
+            found.setdefault(inspect.unwrap(value), op)
     return found
 
 

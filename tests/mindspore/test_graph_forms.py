@@ -556,3 +556,41 @@ def test_a_graph_asks_of_which_class_a_cell_is():
     with policy_region(Policy("O1", "float16")):
         found = mindspore.jit(asking)(array(3, 3)).astype(F32).asnumpy()
     assert ((found > 50) & (found < 500)).all()
+
+
+@mindspore.jit
+def _drawn(rates):
+    shape = Tensor([3], mindspore.int32)
+    return (
+        ops.standard_normal((3,), seed=7),
+        ops.standard_laplace((3,), seed=7),
+        ops.random_gamma(shape, rates, seed=7),
+        ops.random_poisson(shape, rates, seed=7),
+        ops.random_categorical(rates, 3, seed=7),
+        ops.multinomial_with_replacement(rates, 7, 0, 3),
+        ops.randint(0, 9, (3,), seed=7),
+        ops.rand_like(rates, seed=7),
+    )
+
+
+@pytest.mark.parametrize(("level", "low"), LEVELS[:2])
+def test_a_graph_draws_in_float32_in_a_region(level, low):
+    rates = positive(2, 4)
+    plain = _drawn(rates)
+    with policy_region(Policy(level, low)):
+        found = _drawn(rates)
+    for one, other in zip(found, plain, strict=True):
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+    for one in found[:3]:
+        assert (one.astype(LOW[low]).astype(F32) != one).any()
+
+
+def _flattened(a):
+    return mint.flatten(a @ a)
+
+
+def test_a_function_that_mindspore_wraps_runs_in_a_graph():
+    with policy_region(Policy("O1", "float16")):
+        found, expected = mindspore.jit(_flattened)(array(3, 3)), _flattened(array(3, 3))
+    assert found.dtype == expected.dtype == mindspore.float16
+    np.testing.assert_array_equal(found.asnumpy(), expected.asnumpy())

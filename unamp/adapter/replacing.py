@@ -87,6 +87,7 @@ class CodePatch:
             co_qualname=code.co_qualname,
             co_filename=code.co_filename,
             co_firstlineno=code.co_firstlineno,
+            co_freevars=code.co_freevars,  # a compiler may look up what the function closes over
         )
 
     @property
