@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from installed import place
 from official_lists import spellings
@@ -85,25 +85,18 @@ print("\\n" + json.dumps([absent, answers]))
 """
 
 
-class Names(NamedTuple):
-    """The spellings of the vocabulary that a framework lacks, and the names of `unamp migrate`.
-
-    Each of these says whether it is there, and the names of its arguments where it tells them.
-    """
-
-    absent: set[str]
-    migrated: dict[str, tuple[bool, list[str] | None]]
-
-
 @cache
-def names_in(framework: str) -> Names:
-    """Return which names an installed framework has."""
+def names_in(framework: str) -> tuple[set[str], dict[str, Any]]:
+    """Return the spellings of the vocabulary that a framework lacks, and the names of its tables.
+
+    Of each name in the tables of `unamp migrate`: whether it is there, and its arguments' names.
+    """
     asked = {
         "spellings": sorted(spellings(framework)),
         "names": [row.name for row in table().rows.values() if row.framework == framework],
     }
     absent, migrated = ask(framework, SPELLING_PROBES[framework] + RESOLVE, json.dumps(asked))
-    return Names(set(absent), {name: tuple(answer) for name, answer in migrated.items()})
+    return set(absent), migrated
 
 
 def ask(framework: str, script: str, stdin: str = "") -> Any:
