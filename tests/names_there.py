@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from installed import place
 from official_lists import spellings
@@ -51,27 +51,24 @@ RESOLVE = """
 import functools, importlib, inspect, json, sys
 
 def is_spelled(name):
-    return any(leads(name, root) for root in roots) if "." in name else known(name)
+    parts = name.split(".")
+    return any(led(root, parts) is not None for root in roots) if parts[1:] else known(name)
 
-def leads(name, root):
+def led(value, parts):
     try:
-        functools.reduce(getattr, name.split("."), root)
+        return functools.reduce(getattr, parts, value)
     except AttributeError:
-        return False
-    return True
+        return None
 
 def found(name):
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         try:
-            value = importlib.import_module(".".join(parts[:count]))
+            value = led(importlib.import_module(".".join(parts[:count])), parts[count:])
         except ImportError:
             continue
-        try:
-            return functools.reduce(getattr, parts[count:], value)
-        except AttributeError:
-            continue
-    return None
+        if value is not None:
+            return value
 
 def signature(value):
     try:
@@ -88,28 +85,18 @@ print("\\n" + json.dumps([absent, answers]))
 """
 
 
-class Names(NamedTuple):
-    """The names of a framework that are there.
-
-    Attributes:
-        absent: the vocabulary's spellings that are not.
-        migrated: for each name in the tables of `unamp migrate`, whether it is there, and the names
-            of its arguments, where it tells them.
-    """
-
-    absent: set[str]
-    migrated: dict[str, tuple[bool, list[str] | None]]
-
-
 @cache
-def names_in(framework: str) -> Names:
-    """Return which names an installed framework has."""
+def names_in(framework: str) -> tuple[set[str], dict[str, Any]]:
+    """Return the spellings of the vocabulary that a framework lacks, and the names of its tables.
+
+    Of each name in the tables of `unamp migrate`: whether it is there, and its arguments' names.
+    """
     asked = {
         "spellings": sorted(spellings(framework)),
         "names": [row.name for row in table().rows.values() if row.framework == framework],
     }
     absent, migrated = ask(framework, SPELLING_PROBES[framework] + RESOLVE, json.dumps(asked))
-    return Names(set(absent), {name: tuple(answer) for name, answer in migrated.items()})
+    return set(absent), migrated
 
 
 def ask(framework: str, script: str, stdin: str = "") -> Any:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from commanded import invoke
-from elsewhere import in_turn, python
+from elsewhere import in_turn
 
 import unamp
 
@@ -37,8 +37,14 @@ record.run(
 
 def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
     right, wrong = tmp_path / "right", tmp_path / "wrong"
-    python("-c", NETWORK.format(backend="tensorflow", folder=str(right), wrong=""), path=EXAMPLE)
-    python("-c", NETWORK.format(backend="jax", folder=str(wrong), wrong="wrong"), path=EXAMPLE)
+    made, spoilt = tmp_path / "made.py", tmp_path / "spoilt.py"
+    made.write_text(NETWORK.format(backend="tensorflow", folder=str(right), wrong=""))
+    spoilt.write_text(NETWORK.format(backend="jax", folder=str(wrong), wrong="wrong"))
+    again = ("-m", "unamp", "replay", "--framework", "tensorflow", "--json", wrong / "trace.json")
+    [run] = in_turn([spoilt], path=EXAMPLE)
+    # TensorFlow's process also runs operations again
+    *ended, other = in_turn(*((*again, number) for number in (1, 2, 4)), [made], path=EXAMPLE)
+    assert [run.code, other.code] == [0, 0], (run, other)
     compared = invoke("compare", right / "trace.json", wrong / "trace.json")
     assert compared.exit_code == 1
     said = compared.stdout
@@ -51,8 +57,6 @@ def test_a_wrong_batch_norm_is_found_and_confirmed(tmp_path: Path) -> None:
     assert [(record.op, record.call and record.call.left_out) for record in records] == [
         ("conv2d", ""), ("batch_norm", ""), ("relu", ""), ("conv2d", "")
     ]  # fmt: skip
-    words = ("-m", "unamp", "replay", "--framework", "tensorflow", "--json", wrong / "trace.json")
-    ended = in_turn(*((*words, number) for number in (1, 2, 4)))
     assert [done.code for done in ended] == [0, 1, 0], ended
     for done in ended:
         found = json.loads(done.stdout)
