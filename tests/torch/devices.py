@@ -1,8 +1,8 @@
-"""The dtypes of the results of every operation, on the CPU and on other devices.
+"""The dtypes of the results of every operation, on the CPU and on one other device.
 
-The script compares the CPU with meta tensors, with PyTorch's second device
-(`unamp_torch.conformance.second_device`), or with one after the other. The second device needs a
-process of its own: once registered, it stays.
+The script compares the CPU with meta tensors, or with PyTorch's second device
+(`unamp_torch.conformance.second_device`). The latter needs a process of its own: once registered,
+it stays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from functools import cache
 
 import torch
 from unamp_conformance.check.cases import Case, cases
@@ -78,12 +77,6 @@ def answers(case: Case, policy: Policy | None, device: str) -> list[list[str]]:
     return [_answer(case, policy, device, low) for low in (False, True)]
 
 
-@cache
-def on_the_cpu(op: str, policy: Policy) -> list[list[str]]:
-    """Return the answers of the CPU, which every device is compared with."""
-    return answers(cases()[op], policy, "cpu")
-
-
 def _answer(case: Case, policy: Policy | None, device: str, low: bool) -> list[str]:
     arrays = case.inputs(0)
     tensors = [OPERATIONS.tensor(array, device=device) for array in arrays]
@@ -117,7 +110,9 @@ def disagreements(
             for answer in answers(case, None, device)
         ]
         for policy in policies:
-            both = zip(on_the_cpu(op, policy), answers(case, policy, device), possible, strict=True)
+            both = zip(
+                answers(case, policy, "cpu"), answers(case, policy, device), possible, strict=True
+            )
             for here, there, can in both:
                 if policy.preset == "torch-cpu" and op in OF_PARTS:
                     continue
@@ -132,13 +127,14 @@ def disagreements(
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     chosen = POLICIES if "all" in sys.argv else FEW
-    found = []
     if "meta" in sys.argv:
-        found += disagreements("meta", [*chosen, Policy("O1", "bfloat16", preset="torch-cpu")])
-    if second_device.NAME in sys.argv:
+        found = list(disagreements("meta", [*chosen, Policy("O1", "bfloat16", preset="torch-cpu")]))
+    else:
         second_device.register()
         # Under PyTorch's lists for a CPU, and there alone, PyTorch itself computes the composites.
-        found += disagreements(second_device.NAME, [p for p in chosen if p.preset != "torch-cpu"])
+        found = list(
+            disagreements(second_device.NAME, [p for p in chosen if p.preset != "torch-cpu"])
+        )
     print(json.dumps(found))
     sys.stdout.flush()
     os._exit(0)  # PyTorch's thread for the device's backward passes cannot be ended otherwise

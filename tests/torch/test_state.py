@@ -388,6 +388,8 @@ for place in sys.argv[1:]:
 """  # noqa: E501
 
 
+# the names are looked for before either kernels are
+@pytest.mark.beside_kernels
 def test_a_private_name_that_is_gone_is_told_before_anything_is_computed() -> None:
     said = forked("torch", WITHOUT_PRIVATE_NAMES, *PRIVATE_NAMES).splitlines()
     assert said[::2] == [

@@ -1039,6 +1039,8 @@ for name in ("record_function", "chain"):
 """  # noqa: E501
 
 
+# asked before either kernels are
+@pytest.mark.beside_kernels
 def test_a_torch_whose_steps_do_not_ask_for_it_is_refused() -> None:
     where = "in torch.optim.Optimizer.profile_hook_step, which unamp needs"
     assert forked("torch", OTHER_STEPS).splitlines() == [
@@ -1120,6 +1122,7 @@ def test_a_step_in_a_region_that_the_compiled_function_opens_is_one_too(
         assert same(stepped(make, nullcontext(), step), known), policy
 
 
+@pytest.mark.beside_kernels
 @pytest.mark.parametrize(
     "make", [partial(torch.optim.Adam, foreach=False), OutOfPlace], ids=["Adam", "users"]
 )
