@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,7 @@ def _beside_the_adapter(framework: str) -> Path | None:
     return Path(spec.origin).parent / "gaps.toml" if spec is not None and spec.origin else None
 
 
+@cache
 def parse(text: str, name: str) -> tuple[KnownGap, ...]:
     """Return the gaps in a file's text.
 
