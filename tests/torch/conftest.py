@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 # Set before inductor reads it: it would start other processes to compile in, of which each imports
-# PyTorch.
+# PyTorch. Headers that are compiled once for all kernels take longer than the few kernels here.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 
 import pytest
 import torch

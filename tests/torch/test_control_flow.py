@@ -210,6 +210,8 @@ def test_an_operator_that_is_made_in_a_region() -> None:
         assert call_it(torch.add, x, w).dtype == torch.bfloat16
 
 
+# operators that take functions, and their hooks, are in Python
+@pytest.mark.beside_kernels
 def test_an_operator_that_cannot_be_hooked_raises_in_a_region_and_nothing_else_does() -> None:
     """Another version of PyTorch may make the graphs of backward passes otherwise.
 
