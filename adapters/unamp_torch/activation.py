@@ -23,6 +23,7 @@ from unamp.policy import Policy
 from unamp_torch import exporting as exports
 from unamp_torch import native_cache, patches, plans, python_functions, state
 from unamp_torch.compiled import library
+from unamp_torch.devices import registered_since
 from unamp_torch.plans import install_traced, nested
 from unamp_torch.state import (
     CPU,
@@ -52,6 +53,9 @@ class Activation:
     __slots__ = ("_native", "plan")
 
     def __init__(self, plan: plans.Plan) -> None:
+        self._carry_out(plan)
+
+    def _carry_out(self, plan: plans.Plan) -> None:
         self.plan = plan
         self._native = tuple(
             (device, key) for device in plan.devices if (key := autocast_key(device)) is not None
@@ -59,6 +63,8 @@ class Activation:
 
     def enter(self) -> tuple[object, ...]:
         """Put the plan in force; return the settings of the thread that `exit` puts back."""
+        if self.plan.device is None and registered_since(self.plan.devices):
+            self._carry_out(plans.plan(self.plan.policy, None))
         outer = thread.plan
         combined = (
             self.plan

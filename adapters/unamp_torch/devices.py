@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 
 import torch
@@ -14,6 +14,9 @@ _HAS_INSTRUCTIONS = {
     "float16": "_is_mkldnn_fp16_supported",
     "bfloat16": "_is_mkldnn_bf16_supported",
 }
+
+#: The name of the device type for backends from outside PyTorch, until one is registered.
+_UNNAMED = "privateuseone"
 
 
 @cache
@@ -36,6 +39,14 @@ def accelerator() -> str | None:
         return CUDA
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return None if found is None else found.type
+
+
+def registered_since(known: Collection[str]) -> bool:
+    """Return whether a backend from outside PyTorch brought an accelerator that is not known."""
+    if torch._C._get_privateuse1_backend_name() == _UNNAMED:
+        return False
+    found = accelerator()
+    return found is not None and found not in known
 
 
 def device_type(kind: str) -> str:

@@ -1,7 +1,7 @@
 """Regions around tensors of several devices at once, and around copies between devices.
 
 Each check is a function; the script runs all, in the order of the file. The second device cannot be
-unregistered, so the checks need a process of their own.
+unregistered, so the checks need a process of their own. The first check registers it.
 """
 
 from __future__ import annotations
@@ -69,6 +69,26 @@ def trained(first: str, second: str, policy: Policy) -> list[torch.Tensor]:
         loss.detach(),
         *(p.grad for p in network.parameters() if p.grad is not None),
     ]
+
+
+def test_a_region_that_was_open_before_a_device_was_registered_covers_it() -> None:
+    regions = [unamp.policy_region(policy) for policy in POLICIES]
+    x = torch.ones(2, 2)
+    before = []
+    for region in regions:
+        with region:
+            before.append(((x @ x).dtype, (x @ x).exp().dtype))
+    with unamp.autocast(level="O2", dtype="float16"):  # open when the device comes
+        second_device.register()
+        there = x.to(SECOND)
+        for region, dtypes in zip(regions, before, strict=True):
+            with region:
+                for device in (x, there):
+                    assert ((device @ device).dtype, (device @ device).exp().dtype) == dtypes
+        assert (x @ x).dtype == F16
+    with unamp.autocast(level="O2", dtype="float16"):
+        assert (there @ there).dtype == F16
+    assert (x @ x).dtype == (there @ there).dtype == F32
 
 
 def test_a_network_on_two_devices_trains_as_on_one() -> None:
@@ -237,7 +257,6 @@ def test_a_trace_tells_every_device() -> None:
 
 
 if __name__ == "__main__":
-    second_device.register()
     failed = 0
     for name, check in list(globals().items()):
         if name.startswith("test_"):

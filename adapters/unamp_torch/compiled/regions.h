@@ -165,7 +165,7 @@ struct Activation {
   std::vector<Carrier>* guard;
   DispatchKey key;
   ScalarType low;
-  int devices;  // a bit for each
+  int devices;  // a bit for each; the first is the CPU's
   bool autocast;
   bool cache;
 };
@@ -224,16 +224,20 @@ bool may_cache(const Activation& activation, const Activation* outer, const Toke
   return start_sharing(activation.low);
 }
 
+constexpr int kCPUAlone = 1;
+
 PyTypeObject TokenType = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 // Returns whether a region has to be opened in Python: while operations are reported, recorded
-// above autocast, exported, transformed or differentiated forward, and beside other devices' plans.
+// above autocast, exported, transformed or differentiated forward, beside other devices' plans, and
+// where a device was registered that the plan may not know.
 int leave_to_python(Activation* self, PyObject* outer, Activation** outer_activation) {
   if (here.traced ||
       c10::impl::tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode) ||
       torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr)
     return 1;
   if (c10::impl::tls_is_dispatch_key_included(DispatchKey::PreDispatch)) return 1;
+  if (self->devices != kCPUAlone && c10::is_privateuse1_backend_registered()) return 1;
   if (outer != Py_None) {
     auto* innermost = reinterpret_cast<Activation*>(here.innermost);
     if (innermost == nullptr || innermost->plan != outer || innermost->devices != self->devices)
