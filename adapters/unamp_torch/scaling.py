@@ -51,9 +51,9 @@ class TorchGradients:
 
     def dtypes(self) -> frozenset[str]:
         wide = masters_of(self._optimizer) is not None
+        found = {gradient.dtype for gradient in self._gradients()}
         return frozenset(
-            "float32" if wide and dtype in LOW else dtype_name(dtype)
-            for _, dtype in self._grouped()
+            "float32" if wide and dtype in LOW else dtype_name(dtype) for dtype in found
         )
 
     def unscale(self, scale: float) -> None:
@@ -104,12 +104,17 @@ class TorchGradients:
 
     def _grouped(self) -> dict[tuple[torch.device, torch.dtype], list[torch.Tensor]]:
         groups = defaultdict(list)
-        for group in self._optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    numbers = _numbers(parameter.grad)
-                    groups[numbers.device, numbers.dtype].append(numbers)
+        for numbers in map(_numbers, self._gradients()):
+            groups[numbers.device, numbers.dtype].append(numbers)
         return groups
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [
+            gradient
+            for group in self._optimizer.param_groups
+            for parameter in group["params"]
+            if (gradient := parameter.grad) is not None
+        ]
 
     def _named(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield the parameters by the names that the optimizer was given, or by their places."""
