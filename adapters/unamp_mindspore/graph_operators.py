@@ -110,6 +110,7 @@ def taking_vectors(gradient: Function) -> Function:
     """
 
     # The compiler counts the arguments only where the operation and its result are called at once.
+    # One function with `*weights` for both does not compile.
     @unbound
     def unamp_gradient(function):
         def widened(*args, **kwargs):

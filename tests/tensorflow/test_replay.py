@@ -64,7 +64,7 @@ def test_every_operation_comes_out_as_in_the_run(low: str, tmp_path: Path) -> No
 
 
 def test_keras_on_another_backend_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = replayed.kept(
         lambda: tf.keras.layers.LayerNormalization()(tf.constant([[1.0, 2.0]])), tmp_path
@@ -78,3 +78,4 @@ def test_keras_on_another_backend_is_refused(
     with pytest.raises(SystemExit) as end:  # in this process it computes with TensorFlow
         main()
     assert end.value.code == 0
+    assert "Keras computes with" not in capsys.readouterr().err
