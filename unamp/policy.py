@@ -462,7 +462,14 @@ def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
 
 @lru_cache(KEPT_POLICIES)
 def _rules(policy: Policy, generation: int) -> Mapping[str, Rule]:
-    lists = load_preset(policy.preset)
+    lists, known = load_preset(policy.preset), vocabulary().values()
+    bare = policy.replace(allow=(), deny=())
+    if bare == policy or bare._denies_everything:
+        return MappingProxyType({op.name: _decide(policy, op, lists).rule for op in known})
+    # Lists change the rules of the operations that they name, and of those that compute with a
+    # denied one. With hundreds of policies that differ in their lists, the others add up.
+    named, denied = {*policy.allow, *policy.deny}, {*policy.deny}
+    changed = [op for op in known if op.name in named or not denied.isdisjoint(op.parts)]
     return MappingProxyType(
-        {op.name: _decide(policy, op, lists).rule for op in vocabulary().values()}
+        _rules(bare, generation) | {op.name: _decide(policy, op, lists).rule for op in changed}
     )
