@@ -71,14 +71,14 @@ class KnownGap:
 
     def covers(self, result: Result) -> bool:
         """Return whether the gap covers a result."""
-        pairs = (
-            (result.subject, self.subjects),
-            (result.policy, self.policies),
-            (result.device, self.devices),
-            (result.way, self.ways),
-        )
         return result.check == self.check and all(
-            any(fnmatchcase(v, p) for p in patterns) for v, patterns in pairs
+            any(fnmatchcase(value, pattern) for pattern in patterns)
+            for value, patterns in (
+                (result.subject, self.subjects),
+                (result.policy, self.policies),
+                (result.device, self.devices),
+                (result.way, self.ways),
+            )
         )
 
     def is_of(self, devices: Iterable[str]) -> bool:
@@ -198,9 +198,11 @@ def apply(
     unused = (
         [gap for n, gap in enumerate(current) if n not in used and gap.is_of(ran)] if whole else []
     )
-    elsewhere = list(others()) if unused else []
-    useless = [gap for gap in unused if not any(map(gap.covers, elsewhere))]
-    said = [f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in useless]
+    for elsewhere in others() if unused else ():
+        unused = [gap for gap in unused if not gap.covers(elsewhere)]
+        if not unused:
+            break
+    said = [f"the known gap {g.check} {' '.join(g.subjects)} matches no check" for g in unused]
     return tuple(marked), (*in_vain(gaps, version, facts), *said)
 
 

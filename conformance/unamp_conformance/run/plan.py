@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import product
 from types import MappingProxyType
 from typing import Any
@@ -256,7 +257,9 @@ def items(
             if name in (selection.networks or NETWORKS):
                 checks = tuple(c for c in networks if c != "statistics" or network.buffers)
                 chosen = _with_one_dtype(selection, name) if sparing else selection
-                for policy in _matrix(chosen) if checks else ():
+                for policy in (
+                    _matrix(chosen.levels, chosen.dtypes, chosen.presets) if checks else ()
+                ):
                     yield Item("network", name, {policy_name(policy): policy}, checks)
     if selection.wants("layers") and not (selection.ops or selection.networks or beside):
         # not on a device beside the CPU: the network of these cases is on the CPU
@@ -295,7 +298,7 @@ def items_to_read(
             chosen = (
                 _with_one_dtype(selection, name) if sparing and not selection.full else selection
             )
-            for policy in _matrix(chosen):
+            for policy in _matrix(chosen.levels, chosen.dtypes, chosen.presets):
                 yield Item("network", name, {policy_name(policy): policy}, ("decisions",))
     if selection.wants("probe") and (selection.ops or not selection.networks):
         for op in spelled:
@@ -312,7 +315,8 @@ def _read(selection: Selection, op: str) -> dict[str, Policy]:
     presets = selection.presets or (LISTED if selection.full else PRESETS[:1])
     found = {} if selection.levels or selection.presets else _listed(selection, op)
     return found | {
-        policy_name(policy): policy for policy in _matrix(replace(selection, presets=presets))
+        policy_name(policy): policy
+        for policy in _matrix(selection.levels, selection.dtypes, presets)
     }
 
 
@@ -380,13 +384,18 @@ def _listed(selection: Selection, op: str) -> dict[str, Policy]:
     }
 
 
-def _matrix(selection: Selection) -> Iterator[Policy]:
-    for level in selection.levels or LEVELS:
-        for dtype in selection.dtypes or LOW_DTYPES:
-            # O0 changes nothing under any preset: one is enough
-            presets = selection.presets or LISTED
-            for name in presets if level != "O0" else presets[:1]:
-                yield Policy(level, dtype, preset=name)
+@cache
+def _matrix(
+    levels: tuple[Level, ...], dtypes: tuple[str, ...], presets: tuple[PresetName, ...]
+) -> Sequence[Policy]:
+    """Return a policy of each level, dtype and preset; an empty tuple stands for all."""
+    every = presets or LISTED
+    return tuple(
+        Policy(level, dtype, preset=name)
+        for level, dtype in product(levels or LEVELS, dtypes or LOW_DTYPES)
+        # O0 changes nothing under any preset: one is enough
+        for name in (every if level != "O0" else every[:1])
+    )
 
 
 def _ways(
@@ -468,13 +477,8 @@ def _probed(selection: Selection, op: str, *, fewer: bool = False) -> dict[str, 
     if not chosen:
         found |= _listed(selection, op)
     levels = selection.levels or (tuple(LEVELS) if selection.full else ("O1",))
-    policies = _matrix(
-        Selection(
-            levels,
-            selection.dtypes,
-            selection.presets or PRESETS[:1] if fewer else selection.presets,
-        )
-    )
+    presets = selection.presets or PRESETS[:1] if fewer else selection.presets
+    policies = _matrix(levels, selection.dtypes, presets)
     for policy in (
         policies
         if chosen or selection.full
