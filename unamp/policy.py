@@ -470,6 +470,5 @@ def _rules(policy: Policy, generation: int) -> Mapping[str, Rule]:
     # denied one. With hundreds of policies that differ in their lists, the others add up.
     named, denied = {*policy.allow, *policy.deny}, {*policy.deny}
     changed = [op for op in known if op.name in named or not denied.isdisjoint(op.parts)]
-    return MappingProxyType(
-        _rules(bare, generation) | {op.name: _decide(policy, op, lists).rule for op in changed}
-    )
+    rules = {op.name: _decide(policy, op, lists).rule for op in changed}
+    return MappingProxyType({**_rules(bare, generation), **rules})
