@@ -206,6 +206,23 @@ def _differentiating(original: Function) -> Function:
     return replacement
 
 
+def _chunking(original: Function) -> Function:
+    """Return the replacement of `jacrev`, whose result takes the gradients.
+
+    Only gradients in chunks are put together by an operation that follows a rule.
+    """
+
+    @functools.wraps(original)
+    def replacement(func: Function, *args: Any, **kwargs: Any) -> object:
+        if kwargs.get("chunk_size") is None:
+            return original(func, *args, **kwargs)
+        return functools.partial(
+            _differentiating(lambda func, *inputs: original(func, *args, **kwargs)(*inputs)), func
+        )
+
+    return replacement
+
+
 def _linearizing(original: Function) -> Function:
     """Return the replacement of `linearize`: the function of tangents runs with no policy."""
 
@@ -269,6 +286,7 @@ def _draws_in_float32() -> bool:
 
 #: The functions that make the replacements of some kinds, where `_replacement` makes all others.
 _REPLACING: Mapping[str, Replacement] = {
+    "chunking": _chunking,
     "differentiating": _differentiating,
     "drawing": _drawing,
     "filling": _filling,
