@@ -3,9 +3,10 @@
 Scaled losses, learning rates, clipped gradients, averages of parameters, initial values, parameters
 that others become (pruned, fused with a norm, without their parametrization, stacked), the vectors
 of spectral norms, statistics that processes gather or observers keep, windows, batches, Jacobians,
-distributions: none of them is the result of an operation of the vocabulary, so that a policy would
-silently round the numbers that they are computed from. Where it would, the functions are replaced
-while a region is open (`unamp_torch.python_functions`). `data/exempt.toml` lists them.
+distributions, decompositions by products: none of them is the result of an operation of the
+vocabulary, so that a policy would silently round the numbers that they are computed from. Where it
+would, the functions are replaced while a region is open (`unamp_torch.python_functions`).
+`data/exempt.toml` lists them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from unamp._compiler_marks import once_per_trace
-from unamp._function_types import Function
+from unamp._function_types import Function, Keywords
 from unamp.adapter.facts import read_facts
 from unamp.adapter.patching import find
 from unamp.adapter.plans import DRAWING
@@ -34,6 +35,7 @@ from unamp.presets import preset
 from unamp_torch.backward import in_this_region, without_policy
 from unamp_torch.casting import cast, cast_floats
 from unamp_torch.compiling import run_uncompiled
+from unamp_torch.plans import follows_native_lists
 from unamp_torch.state import thread
 from unamp_torch.stepping import Step
 
@@ -206,6 +208,23 @@ def _differentiating(original: Function) -> Function:
     return replacement
 
 
+def _chunking(original: Function) -> Function:
+    """Return the replacement of `jacrev`, whose result takes the gradients.
+
+    Only gradients in chunks are put together by an operation that follows a rule.
+    """
+
+    @functools.wraps(original)
+    def replacement(func: Function, *args: Any, **kwargs: Any) -> object:
+        if kwargs.get("chunk_size") is None:
+            return original(func, *args, **kwargs)
+        return functools.partial(
+            _differentiating(lambda func, *inputs: original(func, *args, **kwargs)(*inputs)), func
+        )
+
+    return replacement
+
+
 def _linearizing(original: Function) -> Function:
     """Return the replacement of `linearize`: the function of tangents runs with no policy."""
 
@@ -253,12 +272,17 @@ def _drawing(original: Function) -> Function:
     def replacement(*args: Any, **kwargs: Any) -> object:
         if not _draws_in_float32():
             return original(*args, **kwargs)
-        with without_policy():
-            args = tuple(cast_floats(arg, torch.float32) for arg in args)
-            kwargs = {name: cast_floats(arg, torch.float32) for name, arg in kwargs.items()}
-            return original(*args, **kwargs)
+        return _in_float32(original, args, kwargs)
 
     return replacement
+
+
+def _in_float32(original: Function, args: Iterable[object], kwargs: Keywords) -> object:
+    """Call a function with no policy in force, with low tensors cast to float32."""
+    with without_policy():
+        args = tuple(cast_floats(arg, torch.float32) for arg in args)
+        kwargs = {name: cast_floats(arg, torch.float32) for name, arg in kwargs.items()}
+        return original(*args, **kwargs)
 
 
 @once_per_trace
@@ -267,8 +291,35 @@ def _draws_in_float32() -> bool:
     return thread.plan is not None and reaches(thread.plan.policy)
 
 
+def decomposing(original: Function) -> Function:
+    """Return the replacement of a function that decomposes a matrix by products of it.
+
+    With low products it would not converge. They are low at O1 too, where a region replaces none of
+    `exempt.toml`: `unamp_torch.patches` hooks the functions that compute.
+    """
+
+    @functools.wraps(original)
+    def replacement(matrix: Tensor, *args: Any, **kwargs: Any) -> object:
+        if not _decomposes_in_float32(matrix.device.type):
+            return original(matrix, *args, **kwargs)
+        return _in_float32(original, (matrix, *args), kwargs)
+
+    return replacement
+
+
+@once_per_trace
+def _decomposes_in_float32(device: str) -> bool:
+    """Return whether a policy is in force here that is not PyTorch's own lists."""
+    plan = thread.plan
+    if plan is None or plan.delegated:
+        return False
+    return plan.policy.active and not follows_native_lists(plan.policy, device)
+
+
 #: The functions that make the replacements of some kinds, where `_replacement` makes all others.
 _REPLACING: Mapping[str, Replacement] = {
+    "chunking": _chunking,
+    "decomposing": decomposing,
     "differentiating": _differentiating,
     "drawing": _drawing,
     "filling": _filling,

@@ -36,6 +36,7 @@ from unamp.errors import BannedOperation, FrameworkNotSupported
 from unamp_torch import (
     backward,
     compiling,
+    exempt_functions,
     exporting,
     jagged,
     keras,
@@ -102,6 +103,8 @@ HOOKS = (
     Hook("torch.nn.parallel.data_parallel", "parallel_apply", backward.replicating),
     Hook("torch.jit._trace", "_trace_impl", exporting.tracing),
     Hook("torch._C", "_freeze_module", backward.runs_without_policy),
+    Hook("torch._lobpcg", "_lobpcg", exempt_functions.decomposing),
+    Hook("torch._lowrank", "_svd_lowrank", exempt_functions.decomposing),
     # called after a compiled graph has written
     Hook("torch._C", "_increment_version", writes.dropping),
     Hook("torch._C", "_swap_tensor_impl", writes.dropping),

@@ -104,7 +104,8 @@ class TorchGradients:
 
     def _grouped(self) -> dict[tuple[torch.device, torch.dtype], list[torch.Tensor]]:
         groups = defaultdict(list)
-        for numbers in map(_numbers, self._gradients()):
+        for gradient in self._gradients():
+            numbers = gradient._values() if gradient.is_sparse else gradient
             groups[numbers.device, numbers.dtype].append(numbers)
         return groups
 

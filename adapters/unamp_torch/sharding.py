@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 import torch
 
@@ -16,8 +17,7 @@ def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[
     `torch.distributed.fsdp.sharded_grad_scaler` does. With `fully_shard` gradients are distributed
     tensors, whose operators ask by themselves.
     """
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    sharded = next(filter(_is_flattened, parameters), None)
+    sharded = _flattened(p for group in optimizer.param_groups for p in group["params"])
     if sharded is None:
         return found
     if not found:  # small parameters may lie on other ranks altogether
@@ -31,11 +31,15 @@ def agreed(optimizer: torch.optim.Optimizer, found: list[torch.Tensor]) -> list[
 
 def is_sharded(parameter: torch.Tensor) -> bool:
     """Return whether a parameter is one rank's part of a sharded parameter."""
-    return hasattr(parameter, "to_local") or _is_flattened(parameter)
+    return hasattr(parameter, "to_local") or _flattened((parameter,)) is not None
 
 
-def _is_flattened(parameter: torch.Tensor) -> bool:
-    """Return whether `FullyShardedDataParallel` made a parameter of several, or a part of one."""
+def _flattened(parameters: Iterable[torch.Tensor]) -> torch.Tensor | None:
+    """Return the first that `FullyShardedDataParallel` made of several, or a part of one."""
+    # Without a group of processes nobody can have made one. A PyTorch may be built without groups.
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
     home = "torch.distributed.fsdp._common_utils"
-    # Where it is not imported, nobody can have made one.
-    return home in sys.modules and bool(HOOKS.load(home)._is_fsdp_flattened(parameter))
+    if home not in sys.modules:
+        return None
+    return next(filter(HOOKS.load(home)._is_fsdp_flattened, parameters), None)

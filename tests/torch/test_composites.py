@@ -213,3 +213,77 @@ def test_kl_div_is_float32_however_it_is_reduced(
     assert found.dtype == F32
     assert torch.equal(found, expected)
     assert torch.equal(*(torch.autograd.grad(each.sum(), x)[0] for each in (found, expected)))
+
+
+def spread(*shape: int) -> Tensor:
+    """Make a matrix whose singular values are far apart."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)) * 2.0 ** torch.arange(
+        shape[-1]
+    )
+
+
+def largest(matrix: Tensor) -> Tensor:
+    """Return the largest eigenvalues of a matrix times its transpose."""
+    begin = torch.randn(len(matrix), 2, generator=torch.Generator().manual_seed(0))
+    product = (matrix.double() @ matrix.double().mT).float()
+    return torch.lobpcg(product, X=begin, niter=60)[0]
+
+
+DECOMPOSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "lobpcg": largest,
+    "pca_lowrank": lambda x: torch.pca_lowrank(x, q=4)[1],
+    "svd_lowrank": lambda x: torch.svd_lowrank(x, q=4)[1],
+}
+
+
+def decomposed(decompose: Callable[[Tensor], Tensor], matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a matrix is decomposed to, and its gradient."""
+    torch.manual_seed(0)
+    matrix = matrix.detach().requires_grad_()
+    values = decompose(matrix)
+    values.float().sum().backward()
+    assert matrix.grad is not None
+    return values.detach(), matrix.grad
+
+
+@each_dtype
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("name", DECOMPOSITIONS)
+def test_a_matrix_is_decomposed_by_products_in_float32(name: str, level: str, dtype: str) -> None:
+    decompose, matrix = DECOMPOSITIONS[name], spread(24, 8)
+    low = matrix.to(LOW[dtype])
+    exact, rounded = decomposed(decompose, matrix), decomposed(decompose, low.float())
+    with policy_region(Policy(level, dtype)):
+        found, of_low = decomposed(decompose, matrix), decomposed(decompose, low)
+    assert found[0].dtype is of_low[0].dtype is F32
+    assert torch.equal(found[0], exact[0])
+    assert torch.equal(found[1], exact[1])
+    if (name, level) != ("pca_lowrank", "O1"):  # there it subtracts its mean as any program would
+        assert torch.equal(of_low[0], rounded[0])
+    after = decomposed(decompose, matrix)
+    assert torch.equal(after[0], exact[0])
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_matrix_is_decomposed_in_float32_in_a_graph(level: str) -> None:
+    def decompose() -> Tensor:
+        return torch.svd_lowrank(torch.pca_lowrank(spread(24, 8), q=6)[2], q=4)[1]
+
+    torch.manual_seed(0)
+    exact = decompose()
+    torch.manual_seed(0)
+    with policy_region(Policy(level, "bfloat16")):
+        found = torch.compile(decompose, backend="aot_eager")()
+    assert found.dtype is F32
+    assert torch.allclose(found, exact, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pca_lowrank", "svd_lowrank"])
+def test_under_pytorchs_own_lists_a_matrix_is_decomposed_as_in_autocast(name: str) -> None:
+    decompose, matrix = DECOMPOSITIONS[name], spread(24, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = decomposed(decompose, matrix)
+    with policy_region(Policy("O1", "bfloat16", preset="torch-cpu")):
+        found = decomposed(decompose, matrix)
+    assert torch.equal(found[0], expected[0])
+    assert not torch.equal(found[0], decomposed(decompose, matrix)[0])

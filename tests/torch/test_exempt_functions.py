@@ -52,7 +52,10 @@ def test_a_private_function_is_probed() -> None:
     private = {
         f"{module}.{path}"
         for module, path in _FUNCTIONS
-        if any(part.startswith("_") and not part.endswith("__") for part in path.split("."))
+        if any(
+            part.startswith("_") and not part.endswith("__")
+            for part in f"{module}.{path}".split(".")
+        )
     }
     assert private
     assert private <= probed | late

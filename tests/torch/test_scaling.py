@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from elsewhere import python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import said_by_ranks, skipped_together
@@ -598,3 +599,7 @@ def test_a_scaler_of_ones_own_computes_outside_of_every_policy() -> None:
         assert code.co_name == "scale"
     with unamp.autocast(level="O2", dtype="float16", framework="torch"):
         assert Doubled("cpu").scale(torch.ones(())).item() == 2.0**17
+
+
+def test_a_build_without_distributed_trains_and_is_probed_for_what_it_has() -> None:
+    assert python(Path(__file__).parent / "no_distributed.py").strip() == "2.99.0"

@@ -697,6 +697,14 @@ GRADIENTS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
     "hessian, forward": lambda function, x: torch.autograd.functional.hessian(
         lambda x: function(x).sum(), x, vectorize=True, outer_jacobian_strategy="forward-mode"
     ),
+    "jacrev": lambda function, x: torch.func.jacrev(function)(x),
+    "jacrev in chunks": lambda function, x: torch.func.jacrev(function, chunk_size=2)(x),
+    "jacrev in chunks of chunks": lambda function, x: torch.func.jacrev(
+        torch.func.jacrev(lambda x: function(x).sum(), chunk_size=1), chunk_size=5
+    )(x),
+    "vmap of jacrev in chunks": lambda function, x: torch.func.vmap(
+        torch.func.jacrev(function, chunk_size=3)
+    )(x),
     "vmap in chunks": lambda function, x: torch.func.vmap(
         torch.func.grad(lambda x: function(x).sum()), chunk_size=2
     )(x),
