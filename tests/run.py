@@ -29,6 +29,9 @@ from wheels import without_wheels  # noqa: E402
 #: The most processes at a time: each takes up to two GB of memory, and a core.
 JOBS = min(2, os.cpu_count() or 1)
 
+#: What two folders at a time need: threads that wait for work leave the processor to the other one.
+SHARING = {"OMP_WAIT_POLICY": "passive"}
+
 #: The folders that take longest; they begin first.
 LONGEST = ("mindspore", "torch", "tensorflow", "conformance")
 
@@ -80,7 +83,7 @@ def run(
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *suite, f"--junitxml={report}", *arguments],
         cwd=HERE.parent,
-        env=os.environ | environment,
+        env=SHARING | os.environ | environment,
         check=False,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
