@@ -113,9 +113,7 @@ def _traced(
 
 
 def _read(platform: str, function: Callable[..., Any], *given: Sequence[np.ndarray]) -> Programs:
-    # Of an operation's location only the name is read: the lines of Python behind it would take as
-    # long as all the rest.
-    with config.enable_x64(True), config.traceback_in_locations_limit(0):
+    with config.enable_x64(True):
         traced = _traced(function, *given)
         there = operations(traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo"))
         try:
