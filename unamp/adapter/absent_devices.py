@@ -168,8 +168,9 @@ class AbsentDevice:
         region: the device that a region is opened for; None where regions are alike on all devices.
         reason: says in a few words why a function has no program, given the framework's error.
         run: calls a function for a trace, with the arguments of ``read``, where a trace cannot see
-            a program as it is written down. It may do so on the CPU and without the backward pass;
-            the decisions are those of this run. None where a trace sees ``read``.
+            a program as it is written down, or where writing it down takes long. It may do so on
+            the CPU and without the backward pass; the decisions are those of this run. None where a
+            trace sees ``read``.
         beside: other devices with programs of the same functions that call other kernels: the graph
             that a compiler traces, and the CPU's. At each place the program that ``read`` reads
             must compute in the same dtypes as each of theirs.

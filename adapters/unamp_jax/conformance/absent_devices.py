@@ -7,9 +7,9 @@ reorder operations, and computes them in the dtypes that the program states.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -71,7 +71,8 @@ def absent_devices() -> tuple[AbsentDevice, ...]:
         name for name in ("cuda", "rocm", "tpu") if name != export.default_export_platform()
     ]
     return tuple(
-        AbsentDevice(f"lowered:{name}", partial(_read, name), _place, reason=_reason)
+        # decisions are made while JAX traces: for them alone no program need be written down
+        AbsentDevice(f"lowered:{name}", partial(_read, name), _place, reason=_reason, run=_traced)
         for name in platforms
     )
 
@@ -89,13 +90,14 @@ def _place(name: str) -> Any:
     return jax.named_scope(f"@{name}@")
 
 
-def _read(
-    platform: str,
+def _traced(
     function: Callable[..., Any],
     leaves: Sequence[np.ndarray],
     others: Sequence[np.ndarray],
     buffers: Sequence[np.ndarray],
-) -> Programs:
+) -> Any:
+    """Return a function as JAX traces it, with its gradients where there are leaves."""
+
     def whole(leaves: Any, others: Any, buffers: Any) -> Any:
         result = function(leaves, others, [Statistic(buffer) for buffer in buffers])
         return (
@@ -105,9 +107,14 @@ def _read(
         )
 
     with config.enable_x64(True):
-        traced = jax.jit(jax.value_and_grad(whole) if leaves else whole).trace(
+        return jax.jit(jax.value_and_grad(whole) if leaves else whole).trace(
             list(leaves), list(others), list(buffers)
         )
+
+
+def _read(platform: str, function: Callable[..., Any], *given: Sequence[np.ndarray]) -> Programs:
+    with config.enable_x64(True):
+        traced = _traced(function, *given)
         there = operations(traced.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo"))
         try:
             cpu = traced.lower(lowering_platforms=("cpu",))
@@ -120,45 +127,85 @@ def _read(
 _Values = dict[Any, Numbers]
 
 
+class _Block(NamedTuple):
+    """The arguments and the operations of a block."""
+
+    arguments: tuple[Any, ...]
+    operations: tuple[_Operation, ...]
+
+
+class _Operation(NamedTuple):
+    """An operation as MLIR has it, read once: a function is looked at in each of its calls.
+
+    Attributes:
+        name: its name, with the dialect.
+        place: the place in its location, and whether it is in the backward pass there; None where
+            it has no place of its own.
+        operands, results: the values with their floating dtypes.
+        callee: the function that it calls; empty where it calls none.
+        blocks: the blocks of its regions.
+    """
+
+    name: str
+    place: tuple[str, bool] | None
+    operands: tuple[tuple[Any, tuple[str, ...]], ...]
+    results: tuple[tuple[Any, tuple[str, ...]], ...]
+    callee: str
+    blocks: tuple[_Block, ...]
+
+
 def operations(module: Any) -> list[Computed]:
     """Return the operations of an MLIR module that show a precision.
 
     A function's operations are returned for each of its calls.
     """
-    functions = {op.attributes["sym_name"].value: op.operation for op in module.body}
+    functions = {op.attributes["sym_name"].value: _blocks(op.operation) for op in module.body}
     return list(_inside(functions["main"], functions, {}, ("", False)))
 
 
+def _blocks(operation: Any) -> tuple[_Block, ...]:
+    return tuple(
+        _Block(tuple(block.arguments), tuple(_as_read(each.operation) for each in block))
+        for region in operation.regions
+        for block in region
+    )
+
+
+def _as_read(operation: Any) -> _Operation:
+    name = operation.name
+    return _Operation(
+        name,
+        _where(str(operation.location)),
+        tuple((value, _dtypes(str(value.type))) for value in operation.operands),
+        tuple((value, _dtypes(str(value.type))) for value in operation.results),
+        operation.attributes["callee"].value if name == "func.call" else "",
+        _blocks(operation),
+    )
+
+
 def _inside(
-    operation: Any, functions: dict[str, Any], values: _Values, around: tuple[str, bool]
+    blocks: Iterable[_Block],
+    functions: dict[str, tuple[_Block, ...]],
+    values: _Values,
+    around: tuple[str, bool],
 ) -> Iterator[Computed]:
-    for inner in (op.operation for region in operation.regions for block in region for op in block):
-        place, backward = _where(inner, around)
-        taken = [(values.get(value), _dtypes([value]), place) for value in inner.operands]
+    for inner in (operation for block in blocks for operation in block.operations):
+        place, backward = inner.place or around
+        taken = [(values.get(value), dtypes, place) for value, dtypes in inner.operands]
         entered = [entering(*each) for each in taken]
         for each in () if backward else taken:
             yield from result_of(*each)
-        kind = _kind(inner.name)
-        called = functions[inner.attributes["callee"].value] if inner.name == "func.call" else inner
-        if kind and (operands := _dtypes(inner.operands)):
+        kind, operands, results = _kind(inner.name), _each(inner.operands), _each(inner.results)
+        if kind and operands:
             carried = tuple(sorted(frozenset().union(*entered)))
-            yield Computed(
-                place,
-                backward,
-                inner.name.partition(".")[2],
-                kind,
-                operands,
-                _dtypes(inner.results),
-                carried,
-            )
+            name = inner.name.partition(".")[2]
+            yield Computed(place, backward, name, kind, operands, results, carried)
         elif not kind:  # the body of a reduction, which combines two numbers, belongs to it
+            called = functions[inner.callee] if inner.callee else inner.blocks
             yield from _body(called, entered, functions, values, (place, backward))
         made = frozenset().union(*entered)
-        for value in inner.results:
-            dtypes = _dtypes([value])
-            narrowed = inner.name == "stablehlo.convert" and _narrows(
-                _dtypes(inner.operands), dtypes
-            )
+        for value, dtypes in inner.results:
+            narrowed = inner.name == "stablehlo.convert" and _narrows(operands, dtypes)
             if narrowed:
                 yield Computed(
                     place, backward, "convert", "elementwise", dtypes, dtypes, tuple(sorted(made))
@@ -167,9 +214,9 @@ def _inside(
 
 
 def _body(
-    operation: Any,
+    blocks: Sequence[_Block],
     entered: list[frozenset[str]],
-    functions: dict[str, Any],
+    functions: dict[str, tuple[_Block, ...]],
     values: _Values,
     around: tuple[str, bool],
 ) -> Iterator[Computed]:
@@ -177,19 +224,20 @@ def _body(
 
     The body's arguments are the operands.
     """
-    for block in (block for region in operation.regions for block in region):
+    for block in blocks:
         for argument, dtypes in zip(block.arguments, entered, strict=False):
             values[argument] = Numbers(*around, dtypes)
-    yield from _inside(operation, functions, values, around)
+    yield from _inside(blocks, functions, values, around)
 
 
 def _narrows(given: tuple[str, ...], made: tuple[str, ...]) -> bool:
     return bool(made) and made != given and made[0] not in ("float32", "float64")
 
 
-def _where(operation: Any, around: tuple[str, bool]) -> tuple[str, bool]:
-    found = _PLACE.search(str(operation.location))
-    return (found[2], found[1] is not None) if found else around
+@lru_cache(maxsize=4096)  # many operations of a program have the same location
+def _where(location: str) -> tuple[str, bool] | None:
+    found = _PLACE.search(location)
+    return (found[2], found[1] is not None) if found else None
 
 
 @cache
@@ -206,7 +254,13 @@ def _kind(name: str) -> Kind | None:
     return _KINDS.get(operation) if dialect == "stablehlo" else None
 
 
-def _dtypes(values: Any) -> tuple[str, ...]:
+@lru_cache(maxsize=4096)
+def _dtypes(type_: str) -> tuple[str, ...]:
+    """Return the floating dtype of a type, if it has one."""
+    element = _ELEMENT.search(type_)
+    return (_DTYPES[element[1]],) if element else ()
+
+
+def _each(values: Iterable[tuple[Any, tuple[str, ...]]]) -> tuple[str, ...]:
     """Return the floating dtypes among values, each once."""
-    found = (_ELEMENT.search(str(value.type)) for value in values)
-    return tuple(dict.fromkeys(_DTYPES[element[1]] for element in found if element))
+    return tuple(dict.fromkeys(dtype for _, dtypes in values for dtype in dtypes))
