@@ -194,12 +194,8 @@ _HOOKS: Hooks = (
     ("tensorflow.python.eager.imperative_grad", "imperative_grad", runs_without_policy(thread)),
     ("tensorflow.python.ops.gradients_util", "_GradientsHelper", runs_without_policy(thread)),
     ("tensorflow.python.eager.forwardprop", "_jvp_helper", runs_without_policy(thread)),
-    ("tensorflow.python.eager.backprop", "GradientTape.jacobian", runs_without_policy(thread)),
-    (
-        "tensorflow.python.eager.backprop",
-        "GradientTape.batch_jacobian",
-        runs_without_policy(thread),
-    ),
+    ("tensorflow.python.eager.backprop", "GradientTape.jacobian", training.differentiating),
+    ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", training.differentiating),
     (
         "tensorflow.python.ops.custom_gradient",
         "_eager_mode_decorator",
@@ -286,7 +282,11 @@ def _suspended(*, of_keras: bool) -> Iterator[Patch]:
         if module.startswith(_OLD_KERAS) and module not in sys.modules:
             continue
         for path in paths:
-            yield CodePatch(_function(module, path), runs_without_policy(thread))
+            steps = module == "keras.optimizers" and path.endswith(".apply")
+            yield CodePatch(
+                _function(module, path),
+                training.keras_stepping if steps else runs_without_policy(thread),
+            )
 
 
 # --- checking that the names exist ----------------------------------------------------------------
