@@ -8,6 +8,7 @@ TensorFlow's before the first region; Keras's are checked in the first region wi
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -24,7 +25,8 @@ from unamp.adapter.keras_models import facts as keras_facts
 from unamp.adapter.patching import Patch, Patches, find, missing
 from unamp.adapter.replacing import AttributePatch, CodePatch, PatchGroup
 from unamp.adapter.state import runs_without_policy, suspended
-from unamp_tensorflow import calls, compiling, stated_dtypes, training
+from unamp.adapter.wrapping import own_methods
+from unamp_tensorflow import calls, compiling, distributions, stated_dtypes, training
 from unamp_tensorflow.facts import facts
 from unamp_tensorflow.spellings import keras_in_use
 from unamp_tensorflow.state import Plan, thread
@@ -34,9 +36,14 @@ from unamp_tensorflow.state import Plan, thread
 
 def acquire(plan: Plan) -> None:
     """Apply the patches that a plan needs, unless they are applied already, until `release`."""
-    with_keras = keras_in_use()
+    with_keras, libraries = keras_in_use(), distributions.imported()
     installed.acquire(
-        (plan, with_keras), lambda: (*([_keras_patches()] if with_keras else ()), *plan.patches)
+        (plan, with_keras, libraries),
+        lambda: (
+            *([_keras_patches()] if with_keras else ()),
+            *([distributions.patches(libraries)] if libraries else ()),
+            *plan.patches,
+        ),
     )
 
 
@@ -74,14 +81,6 @@ _TAKING = (
     (
         "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 3, "value",
         ("_strided_slice_assign",),
-    ),
-    (
-        "tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "x",
-        ("add_to_tensor", "matmul", "matvec"),
-    ),
-    (
-        "tensorflow.python.ops.linalg.linear_operator", "LinearOperator", 0, "rhs",
-        ("solve", "solvevec"),
     ),
     (
         "tensorflow.python.ops.resource_variable_ops", "BaseResourceVariable", 0, "sparse_delta",
@@ -194,12 +193,8 @@ _HOOKS: Hooks = (
     ("tensorflow.python.eager.imperative_grad", "imperative_grad", runs_without_policy(thread)),
     ("tensorflow.python.ops.gradients_util", "_GradientsHelper", runs_without_policy(thread)),
     ("tensorflow.python.eager.forwardprop", "_jvp_helper", runs_without_policy(thread)),
-    ("tensorflow.python.eager.backprop", "GradientTape.jacobian", runs_without_policy(thread)),
-    (
-        "tensorflow.python.eager.backprop",
-        "GradientTape.batch_jacobian",
-        runs_without_policy(thread),
-    ),
+    ("tensorflow.python.eager.backprop", "GradientTape.jacobian", training.differentiating),
+    ("tensorflow.python.eager.backprop", "GradientTape.batch_jacobian", training.differentiating),
     (
         "tensorflow.python.ops.custom_gradient",
         "_eager_mode_decorator",
@@ -246,10 +241,18 @@ _COMPILERS: Hooks = (
 )
 
 
+#: Methods of linear operators whose first argument must be in the operator's dtype.
+_OF_OPERATORS = ("add_to_tensor", "matmul", "matvec", "solve", "solvevec")
+
+
 @cache
 def _patches() -> PatchGroup:
     fast = AttributePatch(pywrap_tfe, "TFE_Py_FastPathExecute", lambda own: calls.execute_eagerly)
-    return PatchGroup([fast, *_changes(_HOOKS), *_suspended(of_keras=False)])
+    operators = (
+        CodePatch(method, stated_dtypes.taking(0, list(inspect.signature(method).parameters)[1]))
+        for method in own_methods(tf.linalg.LinearOperator, _OF_OPERATORS)
+    )
+    return PatchGroup([fast, *_changes(_HOOKS), *operators, *_suspended(of_keras=False)])
 
 
 @cache
@@ -286,7 +289,11 @@ def _suspended(*, of_keras: bool) -> Iterator[Patch]:
         if module.startswith(_OLD_KERAS) and module not in sys.modules:
             continue
         for path in paths:
-            yield CodePatch(_function(module, path), runs_without_policy(thread))
+            steps = module == "keras.optimizers" and path.endswith(".apply")
+            yield CodePatch(
+                _function(module, path),
+                training.keras_stepping if steps else runs_without_policy(thread),
+            )
 
 
 # --- checking that the names exist ----------------------------------------------------------------

@@ -50,9 +50,10 @@ def taking(position: int, name: str) -> Replacement:
         own = tf.as_dtype(self.dtype).as_datatype_enum
         if own in ELIGIBLE:
             if name in kwargs:
-                kwargs[name] = cast(kwargs[name], own)
+                kwargs[name] = convert(cast, own, kwargs[name])
             elif len(args) > position:
-                args = (*args[:position], cast(args[position], own), *args[position + 1 :])
+                value = convert(cast, own, args[position])
+                args = (*args[:position], value, *args[position + 1 :])
         return original(self, *args, **kwargs)
 
     return method

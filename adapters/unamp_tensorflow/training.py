@@ -17,7 +17,7 @@ from unamp.adapter.replacing import Replacement, as_replacement
 from unamp.adapter.state import in_force, runs_without_policy, suspended
 from unamp.regions import innermost_region
 from unamp_tensorflow.casting import cast, cast_back, convert, eligible_dtype
-from unamp_tensorflow.state import FLOAT32, Plan, thread
+from unamp_tensorflow.state import DTYPES, FLOAT32, Plan, thread
 
 if TYPE_CHECKING:
     from tensorflow.python.distribute.mirrored_run import _MirroredReplicaThread
@@ -137,6 +137,46 @@ def stepping(
     with suspended(thread):
         pairs = [(cast_back(grad, eligible_dtype(of)), of) for grad, of in grads_and_vars]
         return original(self, pairs, *args, **kwargs)
+
+
+@as_replacement
+def keras_stepping(
+    original: Function,
+    self: tf.keras.optimizers.Optimizer,
+    grads: Sequence[Value],
+    trainable_variables: Iterable[tf.Variable | tf.keras.Variable] | None = None,
+) -> object:
+    """Have an optimizer of Keras step as `stepping` has one of version 1.
+
+    Keras itself converts gradients only after it has clipped them and added them up over steps.
+    """
+    if thread.plan is None:
+        return original(self, grads, trainable_variables)
+    of = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+    with suspended(thread):
+        if len(grads) == len(of):  # any other number of gradients is an error of Keras'
+            dtypes = (DTYPES.get(str(each.dtype), 0) for each in of)
+            grads = [*map(cast_back, grads, dtypes)]
+        return original(self, grads, None if trainable_variables is None else of)
+
+
+@as_replacement
+def differentiating(
+    original: Function, self: tf.GradientTape, target: Value, sources: Value, *args: Any, **kw: Any
+) -> Value:
+    """Have a tape compute a Jacobian with no rule but for tensors whose dtypes differ.
+
+    Without vectorization TensorFlow keeps each gradient in an array of the target's dtype, so a low
+    target is float32 where a source is.
+    """
+    plan = thread.plan
+    if plan is None or plan.for_parts is None:
+        return original(self, target, sources, *args, **kw)
+    with in_force(thread, plan.for_parts):
+        if FLOAT32 in map(eligible_dtype, tf.nest.flatten(sources)):
+            with self._ensure_recording():
+                target = cast(target, FLOAT32)
+        return original(self, target, sources, *args, **kw)
 
 
 @as_replacement

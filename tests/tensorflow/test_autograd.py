@@ -101,6 +101,35 @@ def test_jacobians(matrix, inside):
         tf.debugging.assert_near(found, exact, atol=0.05)
 
 
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_jacobians_that_are_not_vectorized(matrix, graph, level):
+    weight = tf.Variable(matrix)
+
+    def jacobians():
+        with policy_region(Policy(level, "bfloat16")):
+            low = tf.cast(matrix, tf.bfloat16)
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch([matrix, low])
+                y = tf.matmul(matrix, weight) if level == "O1" else tf.matmul(low, weight)
+                z = tf.nn.relu(low)
+            assert y.dtype == z.dtype == tf.bfloat16
+            return [
+                (
+                    tape.jacobian(y, [weight, low if level == "O2" else matrix], **way),
+                    tape.batch_jacobian(y, low if level == "O2" else matrix, **way),
+                    tape.jacobian(z, low, **way),
+                )
+                for way in ({"experimental_use_pfor": False}, {})
+            ]
+
+    found, vectorized = (tf.function(jacobians) if graph else jacobians)()
+    assert found[0][0].dtype == tf.float32
+    assert found[2].dtype == tf.bfloat16
+    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(vectorized), strict=True):
+        tf.debugging.assert_equal(tf.cast(one, tf.float32), tf.cast(other, tf.float32))
+
+
 def test_forward_mode(matrix):
     with tf.autodiff.ForwardAccumulator(matrix, tf.ones_like(matrix)) as forward, region():
         y = tf.matmul(matrix, matrix)

@@ -238,6 +238,34 @@ def test_linear_operators_take_low_values(low, matrix):
     same(added, matrix + tf.cast(once, tf.float32))
 
 
+def test_linear_operators_with_methods_of_their_own_take_low_values(low, matrix):
+    full = tf.linalg.LinearOperatorFullMatrix(matrix)
+    blocks = tf.linalg.LinearOperatorBlockDiag([full, full])
+    triangle = tf.linalg.LinearOperatorBlockLowerTriangular([[full], [full, full]])
+    identity = tf.linalg.LinearOperatorIdentity(4)
+
+    def calls(both):
+        for blockwise in (both, tf.concat(both, -2)):
+            vectors = tf.nest.map_structure(lambda x: x[..., 0], blockwise)
+            for each in (blocks, triangle):
+                yield from ((each.matmul, blockwise), (each.solve, blockwise))
+                yield from ((each.matvec, vectors), (each.solvevec, vectors))
+
+    with under("O2", low=low):
+        once = matrix + 0.0
+        both = [once, once]
+        assert once.dtype == low
+        found = [method(given) for method, given in calls(both)]
+        added = identity.add_to_tensor(once), identity.add_to_tensor(mat=once)
+        product = blocks.matmul(both)[0]
+    for each in added:
+        same(tf.cast(each, tf.float32), tf.eye(4) + tf.cast(once, tf.float32))
+    same(product, tf.matmul(tf.cast(matrix, low), once))
+    expected = [method(given) for method, given in calls([matrix, matrix])]
+    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
+        assert one.shape == other.shape
+
+
 @pytest.mark.parametrize("level", ["O1", "O2", "O3"])
 def test_linear_operators_are_made_of_low_values(low, matrix, level):
     part, variable = matrix[:, :1], tf.Variable(matrix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -31,6 +32,34 @@ def test_an_optimizer_of_version_1_takes_gradients_that_a_program_made_low(kind,
 
     expected = trained(unamp.autocast(enabled=False))
     found = trained(policy_region(Policy(level, low.name)))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_keras_adds_up_in_float32_gradients_that_a_program_made_low(level, scaled, graph, low):
+    def trained(region, dtype):
+        weight = keras.Variable(np.full(3, 2.0, np.float32))
+        inner = keras.optimizers.SGD(1.0, gradient_accumulation_steps=3, clipvalue=300.0)
+        optimizer = keras.optimizers.LossScaleOptimizer(inner, 1.0) if scaled else inner
+        optimizer.build([weight])
+
+        def step(number, named):
+            with region:
+                made = tf.ones(3) * number
+                assert made.dtype == dtype
+                optimizer.apply([made], [weight] if named else None)
+
+        step = tf.function(step) if graph else step
+        for named, number in enumerate((256.0, 1.0, 1.0)):
+            step(tf.constant(number), named > 0)
+        assert inner._accumulated_gradients[0].dtype == "float32"
+        return weight.numpy()
+
+    expected = trained(unamp.autocast(enabled=False), tf.float32)
+    np.testing.assert_array_equal(expected, np.full(3, 2.0 - 86.0, np.float32))
+    found = trained(policy_region(Policy(level, low.name)), low)
     np.testing.assert_array_equal(found, expected)
 
 
