@@ -118,4 +118,5 @@ $(VENV)/.dev: EXTRAS = dev
 $(VENV)/.conformance $(VENV)/.opinfo $(VENV)/.lint $(VENV)/.bench $(VENV)/.docs $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing unamp[$(EXTRAS)] into $(VENV)"
 	@$(INSTALL) --editable '.[$(EXTRAS)]'
+	@$(if $(filter dev,$(EXTRAS)),$(INSTALL) --no-deps tf_keras)
 	@touch $@

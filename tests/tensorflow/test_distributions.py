@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as library
 from unamp_tensorflow import distributions
 
 import unamp
 from unamp import Policy, policy_region
 from unamp.adapter.replacing import CodePatch
 
-library = pytest.importorskip("tensorflow_probability")
 D, B = library.distributions, library.bijectors
 
 
