@@ -39,7 +39,7 @@ from unamp_jax.composites import code_patch, drawing, in_float32
 from unamp_jax.facts import facts
 from unamp_jax.finding import hook, innermost, patches_of, with_rules
 from unamp_jax.networks import is_layer
-from unamp_jax.spellings import DYNAMIC_SCALE, JET, PALLAS, SPARSE, STATS, libraries
+from unamp_jax.spellings import DYNAMIC_SCALE, JET, OPTIMIZE, PALLAS, SPARSE, STATS, libraries
 from unamp_jax.state import thread
 
 # --- applying them --------------------------------------------------------------------------------
@@ -110,6 +110,7 @@ _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]
     # What `sparsify` traced under a policy is carried out as it is.
     SPARSE: ((SPARSE, "eval_sparse", runs_without_policy(thread)),),
     DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),
+    OPTIMIZE: ((OPTIMIZE, "minimize", training.minimizing),),
     "flax.nnx": tuple(
         ("flax.nnx.training.metrics", path, training.accumulating)
         for path in ("Average.update", "Average.compute", "Welford.update", "Welford.compute")

@@ -28,6 +28,7 @@ SPARSE = "jax.experimental.sparse.transform"
 JET = "jax.experimental.jet"
 DYNAMIC_SCALE = "flax.training.dynamic_scale"
 STATS = "jax.scipy.stats"
+OPTIMIZE = "jax.scipy.optimize"
 
 #: The libraries, by the names of their modules.
 _LIBRARIES = (
@@ -36,6 +37,7 @@ _LIBRARIES = (
     JET,
     DYNAMIC_SCALE,
     STATS,
+    OPTIMIZE,
     "flax.linen",
     "flax.nnx",
     "optax",
