@@ -29,6 +29,7 @@ JET = "jax.experimental.jet"
 DYNAMIC_SCALE = "flax.training.dynamic_scale"
 STATS = "jax.scipy.stats"
 OPTIMIZE = "jax.scipy.optimize"
+ROTATIONS = "jax.scipy.spatial.transform"
 
 #: The libraries, by the names of their modules.
 _LIBRARIES = (
@@ -38,6 +39,7 @@ _LIBRARIES = (
     DYNAMIC_SCALE,
     STATS,
     OPTIMIZE,
+    ROTATIONS,
     "flax.linen",
     "flax.nnx",
     "optax",
