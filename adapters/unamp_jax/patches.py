@@ -39,7 +39,16 @@ from unamp_jax.composites import code_patch, drawing, in_float32
 from unamp_jax.facts import facts
 from unamp_jax.finding import hook, innermost, patches_of, with_rules
 from unamp_jax.networks import is_layer
-from unamp_jax.spellings import DYNAMIC_SCALE, JET, PALLAS, SPARSE, STATS, libraries
+from unamp_jax.spellings import (
+    DYNAMIC_SCALE,
+    JET,
+    OPTIMIZE,
+    PALLAS,
+    ROTATIONS,
+    SPARSE,
+    STATS,
+    libraries,
+)
 from unamp_jax.state import thread
 
 # --- applying them --------------------------------------------------------------------------------
@@ -110,6 +119,7 @@ _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]
     # What `sparsify` traced under a policy is carried out as it is.
     SPARSE: ((SPARSE, "eval_sparse", runs_without_policy(thread)),),
     DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),
+    OPTIMIZE: ((OPTIMIZE, "minimize", training.minimizing),),
     "flax.nnx": tuple(
         ("flax.nnx.training.metrics", path, training.accumulating)
         for path in ("Average.update", "Average.compute", "Welford.update", "Welford.compute")
@@ -180,8 +190,8 @@ def _of_library(library: str) -> PatchGroup:
     if library in (JET, SPARSE):
         rounding_rules.teach(library)
         return PatchGroup(later)
-    if library == STATS:
-        return PatchGroup(code_patch(function, in_float32) for function in _densities())
+    if library in (STATS, ROTATIONS):
+        return PatchGroup(code_patch(function, in_float32) for function in _wide(library))
     functions = patches_of(library)
     draws = _drawn() if library == "jax" else ()
     return PatchGroup(
@@ -238,19 +248,26 @@ def _drawn() -> Iterator[Patch]:
             yield code_patch(function, drawing(function, parameters))
 
 
-def _densities() -> Iterator[types.FunctionType]:
-    """Yield the functions of `jax.scipy.stats` that compute probabilities, each once.
+def _wide(library: str) -> Iterator[types.FunctionType]:
+    """Yield the functions that compute probabilities or rotations, each once.
 
+    They are those of modules in `jax.scipy.stats`, and the methods of classes in both libraries.
     Dirichlet's are left out: low fractions do not add up to 1 in float32, and would count as
     impossible.
     """
-    modules = [
-        each
-        for name, each in vars(sys.modules[STATS]).items()
-        if inspect.ismodule(each) and name != "dirichlet"
+    found = [
+        innermost(each)
+        for name, home in vars(sys.modules[library]).items()
+        if (inspect.ismodule(home) and name != "dirichlet") or inspect.isclass(home)
+        for own, each in vars(home).items()
+        # not what puts an object of arrays together, in loops for example: they keep their dtypes
+        if inspect.ismodule(home) or own in _CALLED or not own.startswith(("_", "tree_"))
     ]
-    found = (innermost(each) for module in modules for each in vars(module).values())
     yield from dict.fromkeys(each for each in found if isinstance(each, types.FunctionType))
+
+
+#: The methods without a public name that compute.
+_CALLED = ("__init__", "__call__", "__mul__")
 
 
 @cache

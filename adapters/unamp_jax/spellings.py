@@ -28,6 +28,8 @@ SPARSE = "jax.experimental.sparse.transform"
 JET = "jax.experimental.jet"
 DYNAMIC_SCALE = "flax.training.dynamic_scale"
 STATS = "jax.scipy.stats"
+OPTIMIZE = "jax.scipy.optimize"
+ROTATIONS = "jax.scipy.spatial.transform"
 
 #: The libraries, by the names of their modules.
 _LIBRARIES = (
@@ -36,6 +38,8 @@ _LIBRARIES = (
     JET,
     DYNAMIC_SCALE,
     STATS,
+    OPTIMIZE,
+    ROTATIONS,
     "flax.linen",
     "flax.nnx",
     "optax",

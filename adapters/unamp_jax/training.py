@@ -20,7 +20,7 @@ from unamp_jax.casting import cast, eligible_dtype, mapped
 from unamp_jax.composites import code_patch
 from unamp_jax.equal_dtypes import nnx_variable_set
 from unamp_jax.finding import hook
-from unamp_jax.state import CONTEXT, FLOAT32, Plan, PyTree, thread
+from unamp_jax.state import CONTEXT, FLOAT32, Array, Plan, PyTree, thread
 
 if TYPE_CHECKING:
     from flax.training.dynamic_scale import DynamicScale
@@ -178,6 +178,23 @@ def scaling(
     would defeat; the function follows the policy.
     """
     return runs_without_policy(thread)(original(self, _under(thread.plan, fun), *args, **kwargs))
+
+
+@_in_regions
+def minimizing(original: Function, /, fun: Function, *args: Any, **kwargs: Any) -> Any:
+    """Stand in for `jax.scipy.optimize.minimize`.
+
+    No policy is in force in its steps; the function follows the policy. What it returns for a
+    float32 point is float32, as the step wants it.
+    """
+    followed = _under(thread.plan, fun)
+
+    def run(point: Array, *rest: Any) -> Any:
+        value = followed(point, *rest)
+        return cast(value, FLOAT32) if eligible_dtype(point) is FLOAT32 else value
+
+    with suspended(thread):
+        return original(run, *args, **kwargs)
 
 
 def layer_calls(

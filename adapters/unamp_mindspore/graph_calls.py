@@ -135,7 +135,12 @@ def cast_found(dtype, found):  # type: ignore[no-untyped-def]
     # A result in float64 comes from inputs that no rule casts.
     if _seen(found) & _HAS_FLOAT64:
         return found
-    return mixed_precision_cast(dtype, found)
+    if not isinstance(found, tuple):
+        return mixed_precision_cast(dtype, found)
+    made = ()  # one by one: MindSpore makes a circle of a cast of all views that an operation made
+    for each in found:
+        made += (mixed_precision_cast(dtype, each),)  # type: ignore[assignment]
+    return made
 
 
 @unbound
@@ -311,7 +316,7 @@ def agreeing(call: Function, *, narrowest: bool, emulated: bool) -> Function:
             return call(*given, **named)
         if emulated:
             found = call(*_cast(FLOAT32, given, seen), **mixed_precision_cast(FLOAT32, named))
-            return mixed_precision_cast(to, found)
+            return cast_found(to, found)
         return call(*given, **named)
 
     return _taking_any(unamp_agreeing)

@@ -1,4 +1,4 @@
-"""Densities of JAX's own distributions are float32 at every level, as draws are.
+"""Densities of JAX's own distributions, and rotations, are float32 at every level, as draws are.
 
 Histograms are float32 at O1 and O2.
 """
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.scipy import stats
+from jax.scipy.spatial.transform import Rotation, Slerp
 
 import unamp
 
@@ -24,7 +25,19 @@ CALLS = {
     "truncnorm.logcdf": lambda x: stats.truncnorm.logcdf(x, -1.0, 1.0),
     "poisson.logpmf": lambda x: stats.poisson.logpmf(jnp.arange(3), x),
     "multivariate_normal.logpdf": lambda x: stats.multivariate_normal.logpdf(x, x, jnp.eye(3)),
+    "gaussian_kde.pdf": lambda x: stats.gaussian_kde(x)(x),
+    "gaussian_kde.logpdf": lambda x: stats.gaussian_kde(x, 0.5).logpdf(x),
+    "gaussian_kde.resample": lambda x: stats.gaussian_kde(x).resample(jax.random.key(0), (3,)),
+    "Rotation.as_matrix": lambda x: Rotation.from_quat(jnp.concatenate([x, x[:1]])).as_matrix(),
+    "Rotation.apply": lambda x: _both(x).apply(x),
+    "Rotation.__mul__": lambda x: (_both(x) * Rotation.from_euler("z", x[:1])).as_quat(),
+    "Rotation.mean": lambda x: _both(x).mean().as_euler("xyz"),
+    "Slerp": lambda x: Slerp.init(jnp.arange(2), _both(x))(x[:1]).as_mrp(),
 }
+
+
+def _both(x):
+    return Rotation.from_rotvec(jnp.stack([x, x[::-1]]))
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])

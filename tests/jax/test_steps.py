@@ -188,6 +188,41 @@ def test_a_line_search_asks_for_the_loss_under_the_policy(through, compiled):
     assert float(jnp.abs(stepped - weights).max()) > 0
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_jax_minimizes_outside_of_regions_and_the_function_follows_the_policy(level, compiled):
+    from jax.scipy.optimize import minimize
+
+    searched = []
+
+    def distance(x, target):
+        # a product with 1 rounds, and a gradient of whole numbers is exact in bfloat16
+        y = (x[None] @ jnp.eye(4))[0]
+        searched.append(str(y.dtype))
+        return jnp.sum((y - target) ** 2)
+
+    def found(start):
+        return minimize(distance, start, (jnp.array([1.0, 2.0, -3.0, 4.0]),), method="BFGS")
+
+    with low(level):
+        result = (jax.jit(found) if compiled else found)(jnp.zeros(4))
+    assert set(searched) == {"bfloat16"}
+    assert (result.x.dtype, result.fun.dtype, result.hess_inv.dtype) == (jnp.float32,) * 3
+    np.testing.assert_allclose(result.x, [1, 2, -3, 4], atol=4 * 2**-8)
+
+
+def test_a_function_that_no_rule_changes_is_minimized_as_outside_of_regions():
+    from jax.scipy.optimize import minimize
+
+    def found():
+        target = jnp.array([1.0, 2.0, -3.0, 4.0])
+        return minimize(lambda x: jnp.sum((x - target) ** 4), jnp.ones(4), method="BFGS")
+
+    with low("O1"):
+        inside = found()
+    assert same(inside, found())
+
+
 def network(x):
     x = haiku.Linear(8)(x)
     x = haiku.BatchNorm(True, True, 0.9)(haiku.Linear(8)(x), True)

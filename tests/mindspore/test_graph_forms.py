@@ -412,9 +412,15 @@ def _with_float64(x):
     return x.sum() + wide, wide * x.sum(), ops.matmul(wide, wide)
 
 
+def _many_views(x):
+    low = ops.matmul(x, x.T)
+    return mint.unbind(low), mint.split(low, 1), mint.chunk(low, 2)
+
+
 @pytest.mark.parametrize(("level", "low"), LEVELS)
 @pytest.mark.parametrize(
-    "code", [_functions_of_python, _powers_in_place, _a_name_of_ones_own, _with_float64]
+    "code",
+    [_functions_of_python, _powers_in_place, _a_name_of_ones_own, _with_float64, _many_views],
 )
 def test_code_means_the_same_in_a_graph(code, level, low):
     with policy_region(Policy(level, low)):
