@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import gc
 import importlib
 import random
 import sys
@@ -80,3 +81,10 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=lots[number:])
         chosen = {item.nodeid for item in lots[:number]}
         items[:] = [item for item in items if item.nodeid in chosen]
+
+
+def pytest_collection_finish():
+    # What is imported stays. MindSpore and Keras collect garbage themselves, for each graph or
+    # weight, and would look through it every time.
+    gc.collect()
+    gc.freeze()

@@ -18,6 +18,12 @@ from installed import without_wheels
 import unamp
 from unamp.tracing import Replay, replay
 
+#: The operations of the network that JAX's, MindSpore's and TensorFlow's tests write.
+OPS = frozenset(
+    "add batch_norm conv2d div embedding gelu layer_norm linear matmul max_pool2d mean mul pow "
+    "relu softmax sub sum tanh".split()
+)
+
 
 def kept(run: Callable[[], object], folder: Path, low: str = "") -> unamp.Trace:
     """Return the trace of a function, with its calls kept.
@@ -102,6 +108,16 @@ def check_elsewhere(
             assert (found["exact"], bool(found["rows"][0]["failed"])) == (
                 ("float32", True) if lacks else ("float64", False)
             )
+
+
+def check_run(
+    run: Callable[[], object], folder: Path, low: str, framework: str, ops: Iterable[str]
+) -> None:
+    """Check every call of a run of that network; in float32, check some in another framework."""
+    trace = kept(run, folder, low)
+    check_every_call(trace, folder, OPS, low)
+    if not low:
+        check_elsewhere(trace, folder, [framework], ops)
 
 
 def main(folder: str, framework: str, numbers: list[int]) -> None:
