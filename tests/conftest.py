@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import gc
 import importlib
 import random
 import sys
@@ -18,6 +19,11 @@ pytest.register_assert_rewrite(
 # The machines that run the tests are slow and busy, and a failure must be repeatable.
 settings.register_profile("unamp", deadline=None, derandomize=True)
 settings.load_profile("unamp")
+
+
+# Frameworks keep hundreds of thousands of objects, and Python looks at all of them for garbage, an
+# eighth of the time of tests that compile. Tests that need garbage to be gone collect it.
+gc.set_threshold(10_000, 10, 50)
 
 
 @pytest.fixture(scope="module")
