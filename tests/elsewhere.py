@@ -70,16 +70,22 @@ def in_turn(*commands: Sequence[object], path: Path | None = None) -> list[Ended
 
 
 def forked(framework: str, program: str, *arguments: str, code: int = 0, **environment: str) -> str:
-    """Run a program in a process that has just imported a framework; return its output.
+    """Run a program like `ended_fork`, check its exit status, and return its output."""
+    done = ended_fork(framework, program, *arguments, **environment)
+    assert done.code == code, done.stdout + done.stderr
+    return done.stdout
 
-    The program's exit status is checked. To import a framework takes longer than most programs: one
-    process imports it, and is forked for each program.
+
+def ended_fork(framework: str, program: str, *arguments: str, **environment: str) -> Ended:
+    """Run a program in a process that has just imported a framework, and return the outcome.
+
+    To import a framework takes longer than most programs: one process imports it, and is forked for
+    each program.
 
     Args:
         framework: the framework to import.
         program: the source of the program.
         arguments: the program's arguments.
-        code: the exit status that the program should have.
         environment: variables that are added after the import.
     """
     server = multiprocessing.get_context("forkserver")
@@ -92,8 +98,8 @@ def forked(framework: str, program: str, *arguments: str, code: int = 0, **envir
         process.start()
         process.join()
         stdout, stderr = (Path(path).read_text("utf-8") for path in said)
-    assert process.exitcode == code, stdout + stderr
-    return stdout
+    assert process.exitcode is not None
+    return Ended(process.exitcode, stdout, stderr)
 
 
 def _run(

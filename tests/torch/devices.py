@@ -11,9 +11,10 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 
+import numpy as np
 import torch
 from unamp_conformance.check.cases import Case, cases
 from unamp_torch.conformance import TorchOperations, second_device
@@ -41,12 +42,7 @@ POLICIES = [
         for level in ("O0", "O1", "O2", "O3", "OD")
         for dtype in ("bfloat16", "float16")
     ),
-    *(
-        Policy("O1", dtype, preset=name)
-        for name in PRESETS
-        if name not in ("unamp", "native")
-        for dtype in ("bfloat16",)
-    ),
+    *(Policy("O1", "bfloat16", preset=name) for name in PRESETS if name not in ("unamp", "native")),
     Policy("O1", "float16", widen_results=True),
 ]
 
@@ -69,16 +65,19 @@ OF_PARTS = {
 }
 
 
-def answers(case: Case, policy: Policy | None, device: str) -> list[list[str]]:
+def answers(
+    case: Case, arrays: Sequence[np.ndarray], policy: Policy | None, device: str
+) -> list[list[str]]:
     """Return the dtypes of an operation's results, or the name of its error.
 
     The operation is called with float32 inputs, then with low ones.
     """
-    return [_answer(case, policy, device, low) for low in (False, True)]
+    return [_answer(case, arrays, policy, device, low) for low in (False, True)]
 
 
-def _answer(case: Case, policy: Policy | None, device: str, low: bool) -> list[str]:
-    arrays = case.inputs(0)
+def _answer(
+    case: Case, arrays: Sequence[np.ndarray], policy: Policy | None, device: str, low: bool
+) -> list[str]:
     tensors = [OPERATIONS.tensor(array, device=device) for array in arrays]
     if low:
         dtype = getattr(torch, policy.dtype if policy else "bfloat16")
@@ -105,15 +104,14 @@ def disagreements(
     for op, case in cases().items():
         if op not in names or op in EXPLAINED:
             continue
+        arrays = case.inputs(0)
         possible = [
             not answer[:1] or answer[0].startswith("torch.")
-            for answer in answers(case, None, device)
+            for answer in answers(case, arrays, None, device)
         ]
         for policy in policies:
-            both = zip(
-                answers(case, policy, "cpu"), answers(case, policy, device), possible, strict=True
-            )
-            for here, there, can in both:
+            both = (answers(case, arrays, policy, where) for where in ("cpu", device))
+            for here, there, can in zip(*both, possible, strict=True):
                 if policy.preset == "torch-cpu" and op in OF_PARTS:
                     continue
                 if (

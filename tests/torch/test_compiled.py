@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from elsewhere import ended
+from elsewhere import Ended, ended_fork
 from unamp_torch import compiled
 from unamp_torch.compiled import building
 
@@ -33,6 +33,10 @@ print(compiled.library)
 """
 
 
+def run(program: str = REGION, /, **environment: str) -> Ended:
+    return ended_fork("torch", program, **environment)
+
+
 def test_this_run_is_what_it_says_it_is() -> None:
     assert (compiled.library is not None) is (
         compiled.place().exists() and os.environ.get("UNAMP_TORCH_COMPILED") != "0"
@@ -46,7 +50,7 @@ def test_this_run_is_what_it_says_it_is() -> None:
 
 @told
 def test_where_nothing_is_built_everything_works_in_python(tmp_path: Path) -> None:
-    done = ended("-c", REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
+    done = run(XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
     assert done.stdout.strip() == "None", done.stderr
 
 
@@ -59,8 +63,7 @@ def test_the_first_region_says_once_how_to_build(
 ) -> None:
     for tool in ("c++", "ninja") if tools else ("c++",):
         (tmp_path / tool).touch(mode=0o755)
-    done = ended(
-        "-c",
+    done = run(
         REGION + REGION,
         XDG_CACHE_HOME=str(tmp_path),
         UNAMP_TORCH_COMPILED=wanted,
@@ -77,7 +80,7 @@ def test_the_first_region_says_once_how_to_build(
 
 @told
 def test_the_environment_can_insist(tmp_path: Path) -> None:
-    done = ended("-c", REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="1")
+    done = run(XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="1")
     assert f"kernels for torch {torch.__version__} are not built" in done.stderr
     assert "run: python -m unamp_torch" in done.stderr
 
@@ -102,7 +105,7 @@ def test_a_damaged_module_is_an_error_and_no_crash(tmp_path: Path) -> None:
     damaged = tmp_path / compiled.place().relative_to(compiled.place().parents[2])
     damaged.parent.mkdir(parents=True)
     damaged.write_bytes(b"\x7fELF and nothing more")
-    done = ended("-c", REGION, XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
+    done = run(XDG_CACHE_HOME=str(tmp_path), UNAMP_TORCH_COMPILED="")
     assert done.code == 1
     assert "run python -m unamp_torch again" in done.stderr
 
@@ -135,15 +138,14 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path / "unamp_torch" / "compiled"
 
 
+def with_installed(installed: Path, program: str, wanted: str = "") -> Ended:
+    folder = str(installed.parents[1])
+    program = f"import sys; sys.path.insert(0, {folder!r})\n{program}"
+    return run(program, XDG_CACHE_HOME=folder, UNAMP_TORCH_COMPILED=wanted)
+
+
 def doctor(installed: Path, before: str = "", wanted: str = "") -> list[str | None]:
-    path = os.pathsep.join(filter(None, (str(installed.parents[1]), os.environ.get("PYTHONPATH"))))
-    done = ended(
-        "-c",
-        before + DOCTOR,
-        PYTHONPATH=path,
-        XDG_CACHE_HOME=str(installed.parents[1]),
-        UNAMP_TORCH_COMPILED=wanted,
-    )
+    done = with_installed(installed, before + DOCTOR, wanted)
     assert done.code == 0, done.stderr
     found: list[str | None] = json.loads(done.stdout)
     return found
@@ -179,14 +181,7 @@ def test_a_library_that_does_not_load_leaves_everything_to_python(installed: Pat
     assert brought is not None
     assert brought.startswith("refused: ")
     assert "unamp_torch_kernels" in brought
-    path = os.pathsep.join(filter(None, (str(installed.parents[1]), os.environ.get("PYTHONPATH"))))
-    done = ended(
-        "-c",
-        REGION,
-        PYTHONPATH=path,
-        XDG_CACHE_HOME=str(installed.parents[1]),
-        UNAMP_TORCH_COMPILED="1",
-    )
+    done = with_installed(installed, REGION, wanted="1")
     assert "the compiled kernels for torch" in done.stderr
     assert "cannot be loaded" in done.stderr
 

@@ -13,7 +13,7 @@ import absent
 import no_gpu
 import pytest
 import torch
-from elsewhere import python
+from elsewhere import forked, python
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from unamp_torch.compiled import library
@@ -37,18 +37,16 @@ def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
 
     PyTorch's second device cannot be unregistered, and a GPU would be the accelerator instead.
     """
-    assert (
-        json.loads(python(HERE / "devices.py", device, **no_gpu.ENVIRONMENT).splitlines()[-1]) == []
-    )
+    said = forked("torch", (HERE / "devices.py").read_text("utf-8"), device, **no_gpu.ENVIRONMENT)
+    assert json.loads(said.splitlines()[-1]) == []
 
 
 @pytest.mark.either_kernels
 @pytest.mark.parametrize("compiled", ["0", ""])
 def test_regions_around_several_devices(compiled: str) -> None:
     """Run the script with kernels in Python, and with those in C++ where they are built."""
-    python(
-        "-W", "ignore", HERE / "two_devices.py", **no_gpu.ENVIRONMENT, UNAMP_TORCH_COMPILED=compiled
-    )
+    script = (HERE / "two_devices.py").read_text("utf-8")
+    forked("torch", script, **no_gpu.ENVIRONMENT, UNAMP_TORCH_COMPILED=compiled)
 
 
 def test_where_there_is_a_gpu_devices_that_are_not_here_are_read_in_a_process_that_sees_none() -> (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from elsewhere import ended, forked
+from elsewhere import ended_fork, forked
 
 import unamp
 from unamp import Policy, Rule
@@ -142,7 +142,7 @@ for dtype in ("float16", "bfloat16"):
 with unamp.autocast("cpu", "float16"):
     torch.rand(2, 2)
 """  # noqa: E501
-    done = ended("-c", code, ONEDNN_MAX_CPU_ISA=isa)
+    done = ended_fork("torch", code, ONEDNN_MAX_CPU_ISA=isa)
     assert done.code == 0
     lines = done.stdout.splitlines()
     assert lines[0] == "True 1.0"
