@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+gc.disable()  # until the tests are collected: imports leave little garbage
 sys.path.insert(0, str(Path(__file__).parent))  # the modules that the folders share
 
 # pytest then also explains a failed assertion in these modules
@@ -93,3 +94,4 @@ def pytest_collection_finish():
     # weight, and would look through it every time.
     gc.collect()
     gc.freeze()
+    gc.enable()
