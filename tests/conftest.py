@@ -22,11 +22,6 @@ settings.register_profile("unamp", deadline=None, derandomize=True)
 settings.load_profile("unamp")
 
 
-# Frameworks keep hundreds of thousands of objects, and Python looks at all of them for garbage, an
-# eighth of the time of tests that compile. Tests that need garbage to be gone collect it.
-gc.set_threshold(10_000, 10, 50)
-
-
 @pytest.fixture(scope="module")
 def framework(request):
     """Return the framework of the folder that a test is in.
