@@ -33,7 +33,7 @@ JOBS = min(2, os.cpu_count() or 1)
 SHARING = {"OMP_WAIT_POLICY": "passive"}
 
 #: The folders that take longest; they begin first.
-LONGEST = ("mindspore", "torch", "tensorflow", "conformance")
+LONGEST = ("torch", "jax", "mindspore", "tensorflow", "conformance")
 
 #: The framework that a folder needs, where the folder has another name: TensorFlow brings Keras.
 NEEDS = {"keras_torch": "tensorflow"}
