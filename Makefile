@@ -109,6 +109,7 @@ $(VENV)/.compiled: $(wildcard adapters/unamp_torch/compiled/*) constraints.txt
 	@touch $@
 
 # One environment grows with what is asked of it: the frameworks are large.
+# tensorflow-probability needs tf_keras, which alone would bring the larger build of TensorFlow.
 $(VENV)/.conformance: EXTRAS = frameworks,jax-libraries,conformance
 $(VENV)/.opinfo: EXTRAS = opinfo
 $(VENV)/.lint: EXTRAS = lint

@@ -289,6 +289,7 @@ def _suspended(*, of_keras: bool) -> Iterator[Patch]:
         if module.startswith(_OLD_KERAS) and module not in sys.modules:
             continue
         for path in paths:
+            # A step also takes gradients that a program made low.
             steps = module == "keras.optimizers" and path.endswith(".apply")
             yield CodePatch(
                 _function(module, path),
