@@ -86,6 +86,26 @@ def test_policies_that_come_to_the_same_for_an_operation_share_its_program(compi
     assert len(compilations) == 2
 
 
+def test_traces_that_differ_in_a_number_a_dtype_or_an_operation_are_told_apart():
+    def compiled(function, x):
+        traced = jax.jit(function).trace(x)
+        return PROGRAMS.of_trace(traced), traced
+
+    x, table = np.ones(31, np.float32), np.arange(31, dtype=np.float32)
+    one, _ = compiled(lambda x: jax.nn.relu(x + 1) @ table, x)
+    assert compiled(lambda y: jax.nn.relu(y + 1) @ np.array(table), x)[0] is one
+    for function, given in (
+        (lambda x: jax.nn.relu(x + 2) @ table, x),
+        (lambda x: jax.nn.relu(x + 1) @ table[::-1], x),
+        (lambda x: jax.nn.relu(x - 1) @ table, x),
+        (lambda x: table @ jax.nn.relu(x + 1), x.astype("bfloat16")),
+        (lambda x: (jax.nn.relu(x + 1) @ table,), x),
+    ):
+        another, traced = compiled(function, given)
+        assert another is not one
+        assert jax.tree.all(jax.tree.map(np.array_equal, another(given), function(given))), traced
+
+
 def test_a_program_of_forward_alone_has_the_result_and_no_gradients():
     x = SUBJECT.operations.tensor(np.full((3, 29), 0.5, np.float32))
     both = SUBJECT.operations.pull_back(

@@ -10,15 +10,17 @@ policies are compiled once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import compiler, config, xla_bridge
 from jax._src.interpreters import mlir
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxlib.mlir import ir
 
 from unamp.dtypes import LOW_DTYPES
@@ -74,6 +76,7 @@ class _Programs:
 
     def __init__(self) -> None:
         self._kept: dict[object, Any] = {}
+        self._traced: dict[object, jax.stages.Compiled] = {}
         self._compile: Callable[..., Any] | None = None
 
     def compile_fast(self) -> None:
@@ -113,11 +116,59 @@ class _Programs:
             self._kept[key] = self._compile(backend, program, devices, options, callbacks, *rest)
         return self._kept[key]
 
+    def of_trace(self, traced: jax.stages.Traced) -> jax.stages.Compiled:
+        """Return a traced program, compiled: that of an equal trace, where there was one.
+
+        Policies that decide alike trace equal programs, and lowering takes longer than compiling.
+        """
+        key = _told(traced.jaxpr), traced.in_tree, traced.out_tree
+        if key not in self._traced:
+            self._traced[key] = traced.lower().compile()
+        return self._traced[key]
+
     def forget(self) -> None:
         """Drop all programs, where there are many. No call may be under way."""
         if len(self._kept) > _MANY:
             self._kept.clear()
+            self._traced.clear()
             jax.clear_caches()
+
+
+#: The rules for derivatives not taken: another object in each trace, and no part of a program.
+_DERIVATIVES = frozenset({"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd"})
+
+
+def _told(value: Any) -> Hashable:
+    """Return all that tells one trace from another: its operations, not the names of its values."""
+    if isinstance(value, ClosedJaxpr):
+        return _told(value.jaxpr), tuple(map(_number, value.consts))
+    if isinstance(value, Jaxpr):
+        places: dict[Any, int] = {}
+
+        def told(atom: Any) -> Hashable:
+            if isinstance(atom, Literal):
+                return atom.aval, _number(atom.val)
+            return atom.aval, places.setdefault(atom, len(places))
+
+        return (
+            *map(told, (*value.constvars, *value.invars)),
+            *(
+                (
+                    e.primitive,
+                    *(_told(item) for item in e.params.items() if item[0] not in _DERIVATIVES),
+                    *map(told, (*e.invars, *e.outvars)),
+                )
+                for e in value.eqns
+            ),
+            *map(told, value.outvars),
+        )
+    return tuple(map(_told, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _number(array: Any) -> Hashable:
+    if jax.dtypes.issubdtype(getattr(array, "dtype", float), jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    return np.asarray(array).tobytes()
 
 
 PROGRAMS = _Programs()

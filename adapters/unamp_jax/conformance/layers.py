@@ -16,6 +16,10 @@ from jax import lax
 
 from unamp_jax.state import Array
 
+#: What makes parameters: flax traces it at every call, to compare the shapes of those it is given.
+_INIT = linen.initializers.zeros
+_CELL = {"kernel_init": _INIT, "recurrent_kernel_init": _INIT}
+
 
 class Statistic:
     """A running statistic: an object that has an array, which a layer replaces.
@@ -45,7 +49,7 @@ def _applied(layer: Any, parameters: Mapping[str, Any], *args: Any, **kwargs: An
 
 def _linear(input: Array, weight: Array, bias: Array | None = None) -> Array:
     return _applied(
-        linen.Dense(weight.shape[0], use_bias=bias is not None),
+        linen.Dense(weight.shape[0], use_bias=bias is not None, kernel_init=_INIT),
         {"kernel": weight.T, "bias": bias},
         input,
     )
@@ -64,6 +68,7 @@ def _convolution(
     layer = linen.Conv(
         weight.shape[0], weight.shape[2:], strides=stride, padding=[(padding, padding)] * rank,
         use_bias=bias is not None, kernel_dilation=dilation, feature_group_count=groups,
+        kernel_init=_INIT,
     )  # fmt: skip
     return first(_applied(layer, {"kernel": _kernel(weight), "bias": bias}, last(input)))
 
@@ -74,7 +79,7 @@ def _transposed(
     rank = weight.ndim - 2
     layer = linen.ConvTranspose(
         weight.shape[1], weight.shape[2:], strides=(stride,) * rank, padding="VALID",
-        use_bias=bias is not None, transpose_kernel=True,
+        use_bias=bias is not None, transpose_kernel=True, kernel_init=_INIT,
     )  # fmt: skip
     return first(_applied(layer, {"kernel": _kernel(weight), "bias": bias}, last(input)))
 
@@ -135,7 +140,7 @@ def _instance_norm(
 
 
 def _embedding(index: Array, table: Array) -> Array:
-    return _applied(linen.Embed(*table.shape), {"embedding": table}, index)
+    return _applied(linen.Embed(*table.shape, embedding_init=_INIT), {"embedding": table}, index)
 
 
 def _dense(prefix: str, names: str, w: Array, b: Array | None) -> dict[str, Any]:
@@ -166,7 +171,7 @@ def _lstm_cell(
 ) -> Any:
     input, w_ih = _with_bias(input, w_ih, b_ih)
     parameters = {**_dense("i", "ifgo", w_ih, None), **_dense("h", "ifgo", w_hh, b_hh)}
-    (c, h), _ = _applied(linen.LSTMCell(h.shape[-1]), parameters, (c, h), input)
+    (c, h), _ = _applied(linen.LSTMCell(h.shape[-1], **_CELL), parameters, (c, h), input)
     return h, c
 
 
@@ -179,13 +184,13 @@ def _gru_cell(input: Array, h: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_h
         input, w_ih, jnp.where(jnp.arange(b_hh.size) < 2 * size, b_hh, jnp.zeros_like(b_hh))
     )
     parameters = {**_dense("i", "rzn", w_ih, b_ih), **hidden}
-    return _applied(linen.GRUCell(size), parameters, h, input)[0]
+    return _applied(linen.GRUCell(size, **_CELL), parameters, h, input)[0]
 
 
 def _rnn_cell(input: Array, h: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array) -> Array:
     input, w_ih = _with_bias(input, w_ih, b_ih)
     parameters = {"i": {"kernel": w_ih.T, "bias": b_hh}, "h": {"kernel": w_hh.T}}
-    return _applied(linen.SimpleCell(h.shape[-1]), parameters, h, input)[0]
+    return _applied(linen.SimpleCell(h.shape[-1], **_CELL), parameters, h, input)[0]
 
 
 def _multi_head_attention(
@@ -209,7 +214,7 @@ def _multi_head_attention(
             "bias": bias.reshape(heads, -1),
         }
     parameters["out"] = {"kernel": w_out.T.reshape(heads, -1, width), "bias": b_out}
-    layer = linen.MultiHeadDotProductAttention(heads)
+    layer = linen.MultiHeadDotProductAttention(heads, kernel_init=_INIT)
     return _applied(
         layer, parameters, *(jnp.swapaxes(each, 0, 1) for each in (query, key, value))
     ).swapaxes(0, 1)

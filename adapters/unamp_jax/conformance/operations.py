@@ -145,10 +145,9 @@ class JaxOperations(NamedOperations):
                 if compiled:
                     with one_program():
                         if not leaves:
-                            return forward(others), ()
-                        result, gradients = program(
-                            leaves, others, cotangent(*jax.eval_shape(function, leaves, others))
-                        )
+                            return PROGRAMS.of_trace(forward.trace(others))(others), ()
+                        given = leaves, others, cotangent(*jax.eval_shape(function, leaves, others))
+                        result, gradients = PROGRAMS.of_trace(program.trace(*given))(*given)
                         return result, gradients
                 with jax.disable_jit():  # as in `Calls`: primitives are compiled once for both
                     found, back, result = jax.vjp(
