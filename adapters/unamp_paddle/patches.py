@@ -32,6 +32,7 @@ from unamp.adapter.replacing import (
 from unamp.adapter.state import Step, in_force, in_regions, runs_without_policy, stepping, suspended
 from unamp.adapter.wrapping import derived_class
 from unamp.policy import Rule
+from unamp.presets import preset
 from unamp.regions import Region, innermost_region
 from unamp_paddle import bindings, compiling, distributions, native, programs
 from unamp_paddle.calls import entry
@@ -189,6 +190,18 @@ def _widening(original: Function, *args: Any, **kwargs: Any) -> object:
     # As in an optimizer's step, no rule applies inside; low tensors beside float32 are widened.
     with native.under_rule(Rule.WIDEST):
         return original(*args, **kwargs)
+
+
+@_in_regions
+def _decomposing(original: Function, x: Tensor | Value, *args: Any, **kwargs: Any) -> object:
+    # It multiplies before it decomposes: low products give other singular values. Under Paddle's
+    # own lists it is as in Paddle.
+    assert thread.plan is not None
+    lists = preset(thread.plan.policy.preset)
+    if lists.delegates or lists.framework == "paddle":
+        return original(x, *args, **kwargs)
+    with native.under_rule(Rule.FP32):
+        return original(cast(x, FLOAT32), *args, **kwargs)
 
 
 @_in_regions
@@ -392,6 +405,7 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.nn.initializer.assign", "Assign.__init__", _read_by_numpy),
     ("paddle.tensor.manipulation", "tolist", _read_by_numpy),
     ("paddle.tensor.creation", "to_tensor", _to_tensor),
+    *(("paddle.tensor.linalg", name, _decomposing) for name in ("pca_lowrank", "svd_lowrank")),
     # They compute pixels' coordinates, and compare colours: low numbers give other pixels.
     *(
         ("paddle.vision.transforms.functional_tensor", name, _widening)
