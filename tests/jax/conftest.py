@@ -24,10 +24,14 @@ import optax  # noqa: F401
 import pytest
 from jax._src import core, custom_derivatives
 from unamp_jax import patches
+from unamp_jax.conformance.calling import PROGRAMS
 from unamp_jax.spellings import libraries
 from unamp_jax.state import CONTEXT, thread
 
 from unamp.adapter.replacing import CodePatch
+
+# Equal programs of different tests are compiled once, and written down in one context.
+PROGRAMS.compile_fast()
 
 OWN = (
     core.Primitive.bind_with_trace,
