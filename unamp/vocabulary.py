@@ -8,7 +8,7 @@ framework brings its own along: see `unamp._spelling_files`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, ValuesView
 from contextlib import suppress
 from functools import cache
 from types import MappingProxyType
@@ -121,6 +121,10 @@ class Vocabulary(Mapping[str, Operation]):
     def __len__(self) -> int:
         return len(self._operations)
 
+    def values(self) -> ValuesView[Operation]:
+        """Return the operations, without a search for each, as `Mapping`'s own method does."""
+        return self._operations.values()
+
     def add(self, operation: Operation) -> None:
         """Add an operation that is no framework's: a user's own, or an operator of a library.
 
@@ -153,10 +157,10 @@ class Vocabulary(Mapping[str, Operation]):
     @property
     def groups(self) -> Mapping[str, tuple[str, ...]]:
         """The operations of each group."""
-        found: dict[str, tuple[str, ...]] = {}
+        found: dict[str, list[str]] = {}
         for op in self._operations.values():
-            found[op.group] = (*found.get(op.group, ()), op.name)
-        return found
+            found.setdefault(op.group, []).append(op.name)
+        return {group: tuple(ops) for group, ops in found.items()}
 
     @property
     def frameworks(self) -> tuple[str, ...]:

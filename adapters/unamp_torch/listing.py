@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -172,10 +172,17 @@ def _overloads(op: str, inner: bool) -> Iterator[Operator]:
 def name_operators_of_libraries() -> None:
     """Add every operator that libraries brought to PyTorch to the vocabulary, for `unamp.trace`."""
     known = vocabulary()
-    own, named = facts().own_namespaces, known.spelled("torch")
-    for name in {full.partition(".")[0] for full in torch._C._dispatch_get_all_op_names()}:
-        if name.partition("::")[0] not in own and name not in named and packet_of(name) is not None:
+    named = known.spelled("torch")
+    for name in _of_libraries(tuple(torch._C._dispatch_get_all_op_names())):
+        if name not in named and packet_of(name) is not None:
             known.add(Operation(name, OPERATORS, spellings={"torch": (name,)}))
+
+
+@lru_cache(1)
+def _of_libraries(overloads: tuple[str, ...]) -> frozenset[str]:
+    """Return the operators that are not PyTorch's own, of all that there are at present."""
+    names, own = {full.partition(".")[0] for full in overloads}, facts().own_namespaces
+    return frozenset(name for name in names if name.partition("::")[0] not in own)
 
 
 def packet_of(name: str) -> torch._ops.OpOverloadPacket[..., object] | None:

@@ -156,6 +156,11 @@ def nested(outer: state.Plan, inner: Plan) -> Plan:
 def install_all() -> None:
     """Install a kernel for every operator that computes, of libraries too, for `unamp.trace`."""
     name_operators_of_libraries()
+    _install_all(vocabulary().generation)
+
+
+@lru_cache(1)
+def _install_all(generation: int) -> None:
     install((operator for operator in _all_operators() if operator.computes), TRACED)
 
 
@@ -194,7 +199,7 @@ def _actions(policy: Policy, device: str) -> Mapping[str, Action]:
     # takes the operation over.
     rules = policy.rules
     for op, parts in facts().made_of.items():
-        agreed = agree(rules, op, parts) and not _reached_natively(policy, op, parts, device)
+        agreed = agree(rules, op, parts) and not _reached_natively(rules[op], parts, device)
         if agreed or _follows_by_its_parts(policy, op, device):
             continue
         for operator in operators(op):
@@ -213,9 +218,8 @@ def _own_actions(policy: Policy, device: str) -> dict[str, Action]:
     if plain != policy and not follows_native_lists(plain, device):
         # The user's lists change a few rules, and those of operations that only choose others
         # (`follows_parts`); the rest is taken from the plan without lists, which is kept.
-        changed = tuple(
-            op for op, rule in rules.items() if rule is not plain.rules[op] or op in facts().chooses
-        )
+        before, chooses = plain.rules, facts().chooses
+        changed = tuple(op for op, rule in rules.items() if rule is not before[op] or op in chooses)
         table.update(_plain_actions(plain, device))
     for op in changed:
         by_parts = follows_parts(policy, op)
@@ -240,7 +244,7 @@ def agree(rules: Mapping[str, Rule], op: str, parts: Iterable[str]) -> bool:
     return all(rules[part] in agreeing for part in parts)
 
 
-def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str) -> bool:
+def _reached_natively(rule: Rule, parts: Iterable[str], device: str) -> bool:
     """Return whether native autocast may give an operation's parts another rule than its own.
 
     Parts that PyTorch computes below autograd (affine_grid's product, mvlgamma's sum) meet native
@@ -248,7 +252,7 @@ def _reached_natively(policy: Policy, op: str, parts: Iterable[str], device: str
     """
     if device not in NATIVE_KEYS:
         return False
-    lists, rule = preset(_NATIVE_LISTS[device]), policy.rules[op]
+    lists = preset(_NATIVE_LISTS[device])
     reaching = ((lists.allow, Rule.LOW), (lists.deny, Rule.FP32))
     return any(rule is not listed and not names.isdisjoint(parts) for names, listed in reaching)
 
@@ -433,7 +437,7 @@ def _native_rule(operator: Operator, device: str) -> Rule | None:
         # emulates where it must.
         return (
             None
-            if (key := autocast_key(device)) is not None and _has_kernel(operator, key.name)
+            if (key := _autocast_key(device)) is not None and _has_kernel(operator, key)
             else Rule.UNTOUCHED
         )
     return _listed_rule(operator, device)
@@ -462,10 +466,17 @@ def _is_listed(operator: Operator, device: str) -> bool:
 
     A kernel for another overload or alias, with which the operator is computed, counts too.
     """
-    if (key := autocast_key(device)) is None:
+    if (key := _autocast_key(device)) is None:
         return False
     others = operators(operator.op, inner=True) if operator.composite else ()
-    return any(_has_kernel(each, key.name) for each in (operator, *others))
+    return any(_has_kernel(each, key) for each in (operator, *others))
+
+
+@cache
+def _autocast_key(device: str) -> str | None:
+    """Return the name of `autocast_key`, for which it takes long to ask a key."""
+    key = autocast_key(device)
+    return None if key is None else key.name
 
 
 def _has_kernel(operator: Operator, key: str) -> bool:

@@ -57,8 +57,9 @@ class TorchOperations(NamedOperations):
         self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False
     ) -> Tensor:
         """Return a tensor with the array's values, shape and dtype."""
-        made = torch.from_numpy(np.array(array, order="C"))
-        return made.to(device_type(device)).requires_grad_(requires_grad)
+        made, where = torch.from_numpy(np.array(array, order="C")), device_type(device)
+        placed = second_device.put(made) if where == second_device.NAME else made.to(where)
+        return placed.requires_grad_(requires_grad)
 
     def parameter(self, array: np.ndarray, *, device: str = "cpu") -> Tensor:
         """Return a parameter, as layers have them."""
@@ -84,7 +85,7 @@ class TorchOperations(NamedOperations):
     def numpy(self, tensor: Tensor) -> np.ndarray:
         """Return a tensor's values; low dtypes arrive as float32."""
         # A copy to the host must not change values, inside a region, too: these casts are exact.
-        tensor = tensor.detach().resolve_conj().resolve_neg()
+        tensor = second_device.stored(tensor).detach().resolve_conj().resolve_neg()
         exact = {
             torch.float16: torch.float32,
             torch.bfloat16: torch.float32,

@@ -69,8 +69,8 @@ class _Stored(torch.Tensor):
             return func.decompose(*args, **kwargs)
         asked = kwargs.get("device")
         to_cpu = asked is not None and torch.device(asked) == _CPU
-        given = [_stored(value) for value in args]
-        named = {name: _stored(value) for name, value in kwargs.items()}
+        given = [stored(value) for value in args]
+        named = {name: stored(value) for name, value in kwargs.items()}
         if asked is not None:
             named["device"] = _CPU
         result = _KERNELS.get(func, func)(*given, **named)
@@ -81,7 +81,7 @@ class _Stored(torch.Tensor):
             if isinstance(result, torch.Tensor)
             else tree_map_only(torch.Tensor, _Stored, result)
         )
-        return return_and_correct_aliasing(func, args, kwargs, result)
+        return return_and_correct_aliasing(func, args, kwargs, result) if _aliases(func) else result
 
 
 @cache
@@ -89,11 +89,25 @@ def _is_composed(operator: Any) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), _COMPOSED)
 
 
-def _stored(value: Any) -> Any:
+@cache
+def _aliases(operator: Any) -> bool:
+    schema = operator._schema
+    return any(each.alias_info is not None for each in (*schema.arguments, *schema.returns))
+
+
+def stored(value: Any) -> Any:
     """Return an operator's argument with its tensors, single or in lists, on the CPU."""
     if isinstance(value, _Stored):
         return value.stored
-    return [_stored(each) for each in value] if isinstance(value, (list, tuple)) else value
+    return [stored(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def put(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the device with the numbers of one on the CPU, as `tensor.to` does.
+
+    It makes one tensor, and no copy.
+    """
+    return _Stored(tensor)
 
 
 class _Module(backend_registration._DummyBackendModule):
