@@ -101,10 +101,7 @@ class Plan(BasePlan):
     @cached_property
     def changes_float32(self) -> frozenset[str]:
         """See the class."""
-        inside = self.layer_rule is not None
-        changing = {
-            op for op, own in self.rules.items() if (self.rule(op) if inside else own) in _CHANGES
-        }
+        changing = {op for op in self.rules if self.rule(op) in _CHANGES}
         found = {
             name
             for name, ops in _deciding()
@@ -113,23 +110,6 @@ class Plan(BasePlan):
         return frozenset(
             found.union(operator.name for operator in _sparse() if operator.op in self.policy.allow)
         )
-
-    @cached_property
-    def _needed(self) -> frozenset[Operator]:
-        """The composites that a region needs patched."""
-        composites, policy = listing.codes(), self.policy
-        if self.reporting or self.layer_rule is not None or not (policy.allow or policy.deny):
-            return frozenset(filter(self._needs, composites))
-        # The user's lists change a few rules; the rest is as without lists, and kept.
-        plain, made_of = _without_lists(policy.replace(allow=(), deny=())), facts().made_of
-        changed = {op for op, rule in self.rules.items() if rule is not plain.rules.get(op)}
-        changed.update(policy.allow, policy.deny)
-        again = {
-            each
-            for each in composites
-            if each.op in changed or not changed.isdisjoint(made_of.get(each.op or "", ()))
-        }
-        return (plain._needed - again).union(filter(self._needs, again))
 
     def _needs(self, operator: Operator) -> bool:
         # A composite is patched only where its parts alone would not follow its rule.
@@ -172,7 +152,7 @@ class Plan(BasePlan):
         return not_simulated(self._made_patches)
 
     def _made_patches(self) -> tuple[Patch, ...]:
-        needed = (code for composite, code in listing.codes().items() if composite in self._needed)
+        needed = (code for operator, code in listing.codes().items() if self._needs(operator))
         # Most policies leave comparisons alone, and Paddle's own then do.
         compared = self.reporting or any(
             self.rule(op) is not Rule.UNTOUCHED for op in listing.COMPARISONS
@@ -200,11 +180,6 @@ class Plan(BasePlan):
     @cached_property
     def _inside(self) -> Mapping[Rule, Plan]:
         return {rule: Plan(self.policy, all_widest(), layer_rule=rule) for rule in Rule}
-
-
-@lru_cache(64)
-def _without_lists(policy: Policy) -> Plan:
-    return Plan(policy, policy.rules)
 
 
 @lru_cache(KEPT_POLICIES)
