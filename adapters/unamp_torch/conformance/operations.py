@@ -22,6 +22,7 @@ from unamp_torch.conformance.absent_devices import absent_devices
 from unamp_torch.conformance.layered import layered
 from unamp_torch.conformance.tensor_kinds import tensor_kinds
 from unamp_torch.conformance.ways import ways
+from unamp_torch.conformance.ways.graphs import only_compile
 from unamp_torch.devices import accelerator, device_type
 from unamp_torch.state import dtype_name
 
@@ -52,6 +53,10 @@ class TorchOperations(NamedOperations):
         with untraced():
             for name in _VECTORISED:
                 getattr(torch, name)(torch.full((1 << 16,), 0.5))
+
+    def set_up(self) -> None:
+        """See `Operations`."""
+        only_compile()
 
     def tensor(
         self, array: np.ndarray, *, device: str = "cpu", requires_grad: bool = False

@@ -32,7 +32,6 @@ Makes = Callable[[Function, Sequence[Any]], Function]
 
 def ways() -> Iterator[Way]:
     """Yield the ways of compilers, tracers and exporters."""
-    _only_compile()
     for backend in ("eager", "aot_eager", "pre_dispatch_eager"):
         yield from both(f"compile {backend}", "compiled", _compiling(backend))
     yield from both(
@@ -75,7 +74,7 @@ def ways() -> Iterator[Way]:
     )
 
 
-def _only_compile() -> None:
+def only_compile() -> None:
     """Leave out what PyTorch does with each compiled function besides compiling, in this process.
 
     It collects garbage, and empties the processor's caches to measure for its log how long guards
