@@ -20,8 +20,9 @@ from mindspore.ops import Primitive
 sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`
 warnings.filterwarnings("ignore", module="mindspore")
 # Set before MindSpore computes: later the number of threads has no effect, and each operation of a
-# region would wait for other threads, some milliseconds of the processor.
-mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
+# region would wait for other threads, some milliseconds of the processor. A single thread for
+# kernels keeps a processor busy, too, while it waits.
+mindspore.set_context(pynative_synchronize=True, runtime_num_threads=0, inter_op_parallel_num=1)
 # Where NumPy's version differs from the one that MindSpore was compiled with, the first call that
 # takes numbers fails.
 with suppress(SystemError):
