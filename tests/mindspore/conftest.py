@@ -3,6 +3,7 @@
 Errors of kernels are reported where they happen.
 """
 
+import gc
 import sys
 import warnings
 from contextlib import chdir, suppress
@@ -50,6 +51,14 @@ def _patched() -> list[str]:
         str(Primitive.__call__.__code__),
         str(nn.Cell.compile_and_run.__code__),
     ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kept():
+    # What MindSpore compiled stays. It collects garbage itself, for each graph, and would look
+    # through all of it every time.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
