@@ -3,6 +3,7 @@
 Errors of kernels are reported where they happen.
 """
 
+import gc
 import sys
 import warnings
 from contextlib import chdir, suppress
@@ -20,8 +21,9 @@ from mindspore.ops import Primitive
 sys.path.insert(0, str(Path(__file__).parent))  # for `decorated`
 warnings.filterwarnings("ignore", module="mindspore")
 # Set before MindSpore computes: later the number of threads has no effect, and each operation of a
-# region would wait for other threads, some milliseconds of the processor.
-mindspore.set_context(pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1)
+# region would wait for other threads, some milliseconds of the processor. A single thread for
+# kernels keeps a processor busy, too, while it waits.
+mindspore.set_context(pynative_synchronize=True, runtime_num_threads=0, inter_op_parallel_num=1)
 # Where NumPy's version differs from the one that MindSpore was compiled with, the first call that
 # takes numbers fails.
 with suppress(SystemError):
@@ -49,6 +51,14 @@ def _patched() -> list[str]:
         str(Primitive.__call__.__code__),
         str(nn.Cell.compile_and_run.__code__),
     ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kept():
+    # What MindSpore compiled stays. It collects garbage itself, for each graph, and would look
+    # through all of it every time.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

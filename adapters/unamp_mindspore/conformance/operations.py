@@ -52,10 +52,11 @@ class MindSporeOperations(NamedOperations):
 
     def __init__(self) -> None:
         super().__init__("mindspore", _find)
-        # Synchronous: otherwise a kernel's error is reported by a later operation. And the suite's
-        # tensors are so small that more threads would only wait for each other.
+        # Synchronous: otherwise a kernel's error is reported by a later operation. And no threads
+        # for kernels: the suite's tensors are small, and a thread that waits for its next kernel
+        # keeps a processor busy.
         mindspore.set_context(
-            pynative_synchronize=True, runtime_num_threads=1, inter_op_parallel_num=1
+            pynative_synchronize=True, runtime_num_threads=0, inter_op_parallel_num=1
         )
         # Operations are not passed to another thread, which takes longest of all on a busy machine.
         # This has an effect only before the first computation.
