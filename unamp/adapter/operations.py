@@ -99,11 +99,13 @@ class NamedOperations:
             a loss may differ in its last bits.
         dear: whether each dtype costs time, since kernels are compiled for it; a quick run of the
             suite then looks at each operation and network under one low dtype, which alternates.
+        collects: whether the framework itself collects garbage for each graph that it compiles.
     """
 
     subnormals: ClassVar[bool] = True
     repeats: ClassVar[bool] = True
     dear: ClassVar[bool] = False
+    collects: ClassVar[bool] = False
 
     def __init__(self, framework: str, find: Callable[[str], Callable[..., Any] | None]) -> None:
         self._framework = framework

@@ -239,10 +239,10 @@ def _way(subject: Subject, item: Item, without: Collection[str]) -> Iterator[_St
             way=item.way,
         )
 
-    # What compilers keep stays, too. MindSpore and Keras collect garbage themselves, for each graph
-    # or weight, and would look through all of it every time.
-    gc.collect()
-    gc.freeze()
+    if getattr(subject.operations, "collects", False):
+        # What was compiled stays: it would be looked through for each graph.
+        gc.collect()
+        gc.freeze()
     left = ((name, policy) for name, policy in item.policies.items() if name not in without)
     return (_Step(name, item.checks, partial(look, name, policy)) for name, policy in left)
 
