@@ -42,6 +42,24 @@ def test_every_operation_answers_as_on_the_cpu(device: str) -> None:
 
 
 @pytest.mark.either_kernels
+def test_the_second_device_computes_a_whole_operator_as_its_parts() -> None:
+    script = """
+import torch
+from unamp_torch.conformance.second_device import put, register
+
+register()
+shapes = (5, 3, 4), (1, 3, 6), (1, 3, 6), (24, 4), (24, 6), (24,), (24,)
+x, h, c, *weights = (put(torch.randn(shape)) for shape in shapes)
+found = []
+for mode in torch.enable_grad, torch.inference_mode:
+    with mode():
+        found.append(torch.lstm(x, (h, c), weights, True, 1, 0.0, False, False, False)[0].stored)
+assert torch.equal(*found)
+"""
+    forked("torch", script, **no_gpu.ENVIRONMENT)
+
+
+@pytest.mark.either_kernels
 @pytest.mark.parametrize("compiled", ["0", ""])
 def test_regions_around_several_devices(compiled: str) -> None:
     """Run the script with kernels in Python, and with those in C++ where they are built."""

@@ -65,8 +65,9 @@ class _Stored(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = dict(kwargs or {})
         if _is_composed(func):
-            # in inference mode an operator made of others arrives as a whole
-            return func.decompose(*args, **kwargs)
+            # In inference mode an operator made of others arrives as a whole, and
+            # `func.decompose` would prefer a decomposition in Python, which may give other bits.
+            return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         asked = kwargs.get("device")
         to_cpu = asked is not None and torch.device(asked) == _CPU
         given = [stored(value) for value in args]
