@@ -456,7 +456,8 @@ def _with_registered(lists: Preset, op: Operation) -> Preset:
 
 def _by_group(op: Operation, listed: tuple[str, ...]) -> str:
     """Return the word for an operation's group after a colon, if all of the group is on a list."""
-    word = f"group:{op.group}"  # of two operations or more
+    word = f"group:{op.group}"
+    # A single operation is never said as its group, and most lists are of one.
     return f": {word}" if len(listed) > 1 and word in words(listed) else ""
 
 

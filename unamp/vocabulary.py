@@ -122,7 +122,7 @@ class Vocabulary(Mapping[str, Operation]):
         return len(self._operations)
 
     def values(self) -> ValuesView[Operation]:
-        """Return the operations, without a search for each, as `Mapping`'s own method does."""
+        """Return the operations. `Mapping`'s own method would search for each."""
         return self._operations.values()
 
     def add(self, operation: Operation) -> None:

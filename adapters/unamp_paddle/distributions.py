@@ -7,7 +7,6 @@ other arguments become float32, too, and the operations inside them follow no ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -15,12 +14,10 @@ from paddle import distribution
 
 from unamp._function_types import Function
 from unamp.adapter.plans import DRAWING, lowers
-from unamp.adapter.replacing import CodePatch, PatchGroup, Replacement, as_replacement
+from unamp.adapter.replacing import CodePatch, PatchGroup
 from unamp.adapter.wrapping import own_methods
-from unamp.policy import Rule
-from unamp_paddle.casting import cast, convert
-from unamp_paddle.native import under_rule
-from unamp_paddle.state import FLOAT32, Plan, thread
+from unamp_paddle.native import in_float32
+from unamp_paddle.state import Plan
 
 #: Paddle's classes that call other distributions or transforms. Those may be a user's own, which
 #: may hold a network, and a network follows the policy.
@@ -52,28 +49,13 @@ def _may_be_low(plan: Plan) -> bool:
     return plan.policy.active and plan.layer_rule is None
 
 
-def _in_float32(applies: Callable[[Plan], bool]) -> Replacement:
-    """Return the decorator that has a function compute in float32 where `applies` to the plan."""
-
-    @as_replacement
-    def run(original: Function, /, *args: Any, **kwargs: Any) -> Any:
-        plan = thread.plan
-        if plan is None or not applies(plan):
-            return original(*args, **kwargs)
-        with under_rule(Rule.FP32):
-            wide = {name: convert(cast, FLOAT32, value) for name, value in kwargs.items()}
-            return original(*(convert(cast, FLOAT32, value) for value in args), **wide)
-
-    return run
-
-
 def _exponentiated(original: Function) -> Function:
     """Return the replacement of `Distribution.prob`, which may call a `log_prob` of a user's."""
-    in_float32 = _in_float32(compute_low)(original)
+    wide = in_float32(compute_low)(original)
 
     def prob(self: distribution.Distribution, value: Any) -> Any:
         own = type(self).__module__.startswith("paddle.")
-        return (in_float32 if own else original)(self, value)
+        return (wide if own else original)(self, value)
 
     return prob
 
@@ -91,7 +73,7 @@ def making() -> tuple[CodePatch, ...]:
         # In programs it refuses a low value.
         distribution.Distribution._check_values_dtype_in_probs,
     )
-    return tuple(CodePatch(function, _in_float32(_may_be_low)) for function in functions)
+    return tuple(CodePatch(function, in_float32(_may_be_low)) for function in functions)
 
 
 @cache
@@ -102,5 +84,5 @@ def computing() -> PatchGroup:
         *_own(distribution.Transform, _TRANSFORMING),
         distribution.kl_divergence,
     )
-    patches = (CodePatch(function, _in_float32(compute_low)) for function in functions)
+    patches = (CodePatch(function, in_float32(compute_low)) for function in functions)
     return PatchGroup((*patches, CodePatch(distribution.Distribution.prob, _exponentiated)))

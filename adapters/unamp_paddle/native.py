@@ -8,7 +8,7 @@ user's: on a CPU Paddle's own would do nothing, and on a GPU both would cast. A 
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,12 @@ from paddle.base import core
 from paddle.base.framework import _dygraph_tracer
 
 from unamp._function_types import Function
-from unamp.adapter.replacing import as_replacement
+from unamp.adapter.replacing import Replacement, as_replacement
 from unamp.adapter.state import in_force
 from unamp.policy import Policy, Rule
 from unamp.regions import Region, auto_cast, limited_region
-from unamp_paddle.state import thread
+from unamp_paddle.casting import cast, convert
+from unamp_paddle.state import FLOAT32, Plan, thread
 
 if TYPE_CHECKING:
     from unamp.typing import DtypeLike
@@ -147,3 +148,18 @@ def under_rule(rule: Rule) -> Iterator[None]:
     own = without_paddles_own() if plan.natively else nullcontext()
     with own, in_force(thread, plan.inside(rule)):
         yield
+
+
+def in_float32(applies: Callable[[Plan], bool]) -> Replacement:
+    """Return the decorator that has a function compute in float32 where `applies` to the plan."""
+
+    @as_replacement
+    def run(original: Function, /, *args: Any, **kwargs: Any) -> Any:
+        plan = thread.plan
+        if plan is None or not applies(plan):
+            return original(*args, **kwargs)
+        with under_rule(Rule.FP32):
+            wide = {name: convert(cast, FLOAT32, value) for name, value in kwargs.items()}
+            return original(*(convert(cast, FLOAT32, value) for value in args), **wide)
+
+    return run

@@ -21,6 +21,7 @@ from paddle.static.nn.control_flow import run_with_block
 
 from unamp._function_types import Function
 from unamp.adapter.patching import Patch, Patches, find
+from unamp.adapter.performing import CallPlan
 from unamp.adapter.replacing import (
     AttributePatch,
     CodePatch,
@@ -192,16 +193,11 @@ def _widening(original: Function, *args: Any, **kwargs: Any) -> object:
         return original(*args, **kwargs)
 
 
-@_in_regions
-def _decomposing(original: Function, x: Tensor | Value, *args: Any, **kwargs: Any) -> object:
-    # It multiplies before it decomposes: low products give other singular values. Under Paddle's
-    # own lists it is as in Paddle.
-    assert thread.plan is not None
-    lists = preset(thread.plan.policy.preset)
-    if lists.delegates or lists.framework == "paddle":
-        return original(x, *args, **kwargs)
-    with native.under_rule(Rule.FP32):
-        return original(cast(x, FLOAT32), *args, **kwargs)
+def _decomposes_in_float32(plan: CallPlan) -> bool:
+    # Low products before a decomposition give other singular values. Under Paddle's own lists it is
+    # as in Paddle.
+    lists = preset(plan.policy.preset)
+    return plan.policy.active and not lists.delegates and lists.framework != "paddle"
 
 
 @_in_regions
@@ -405,7 +401,10 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.nn.initializer.assign", "Assign.__init__", _read_by_numpy),
     ("paddle.tensor.manipulation", "tolist", _read_by_numpy),
     ("paddle.tensor.creation", "to_tensor", _to_tensor),
-    *(("paddle.tensor.linalg", name, _decomposing) for name in ("pca_lowrank", "svd_lowrank")),
+    *(
+        ("paddle.tensor.linalg", name, native.in_float32(_decomposes_in_float32))
+        for name in ("pca_lowrank", "svd_lowrank")
+    ),
     # They compute pixels' coordinates, and compare colours: low numbers give other pixels.
     *(
         ("paddle.vision.transforms.functional_tensor", name, _widening)

@@ -387,3 +387,9 @@ def test_under_paddles_own_lists_a_matrix_is_decomposed_by_low_products(low):
     with under(preset="paddle", low=low):
         _, values, _ = _low_rank("svd_lowrank", paddle.rand([24, 8]))
     assert values.dtype == low
+
+
+def test_where_a_region_is_switched_off_a_low_matrix_is_decomposed_as_it_is(low):
+    with under(low=low), under("O0", low=low):
+        _, values, _ = _low_rank("svd_lowrank", paddle.rand([24, 8]).astype(low))
+    assert values.dtype == low
