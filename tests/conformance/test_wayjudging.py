@@ -13,7 +13,7 @@ GRADIENT = np.array([0.5, -0.25])
 
 
 def seen(loss, gradient=GRADIENT):
-    return Seen(np.array([loss]), "float32", {0: gradient}, frozenset({"float32"}), None)
+    return Seen(np.array([loss]), "float32", {0: gradient}, {0: "float32"})
 
 
 NEXT = 1.7614881992340088
@@ -57,3 +57,27 @@ def test_a_loss_may_differ_in_its_last_bits_where_none_is_repeated_and_a_gradien
 def test_elsewhere_a_loss_is_held_to_bits():
     assert complaint(1.7614880800247192) == ""
     assert complaint(NEXT) == "other bits than eagerly: the result"
+
+
+def test_gradients_are_compared_place_by_place_where_both_runs_have_them():
+    def verdict(eagerly, here):
+        runs = (
+            Seen(np.array([0.1]), "float16", dict.fromkeys(dtypes, GRADIENT), dtypes)
+            for dtypes in (eagerly, here)
+        )
+        way = Way("compiled", "compiled", lambda *_: None)
+        found = judged(Subject("torch", "cpu"), way, "binary_cross_entropy", Policy(), *runs, {})
+        return found.status, found.message
+
+    low = {0: "float16", 1: "float32"}
+    assert verdict(low, low) == ("passed", "")
+    # eagerly a target has none, and a compiled function one in the target's own dtype
+    assert verdict({0: "float16"}, low) == ("passed", "")
+    assert verdict(low, {0: "float16"}) == (
+        "failed",
+        "other bits than eagerly: the gradient of x1",
+    )
+    assert verdict(low, {0: "float32", 1: "float16"}) == (
+        "lost",
+        "lost in silence: gradients are float32, float16, eagerly float16, float32",
+    )

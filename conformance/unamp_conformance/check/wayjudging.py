@@ -73,11 +73,10 @@ def _precision(eager: Seen, seen: Seen, others: dict[str, Seen], *, exact: bool)
     """Return the evidence that a result has another precision than the eager one, else nothing."""
     if seen.dtype != eager.dtype:
         return f"the result is {seen.dtype}, eagerly {eager.dtype}"
-    if seen.gradients is not None and seen.gradient_dtypes != eager.gradient_dtypes:
-        return (
-            f"gradients are {_listed(seen.gradient_dtypes)}, "
-            f"eagerly {_listed(eager.gradient_dtypes)}"
-        )
+    both = eager.gradient_dtypes.keys() & seen.gradient_dtypes.keys()
+    wanted, found = ([run.gradient_dtypes[p] for p in sorted(both)] for run in (eager, seen))
+    if found != wanted:
+        return f"gradients are {', '.join(found)}, eagerly {', '.join(wanted)}"
     if seen.values.shape != eager.values.shape:
         return ""
     for low in LOW_DTYPES if eager.values.size > 1 else ():  # one number is on any grid by chance
@@ -115,10 +114,6 @@ def _nearer(eager: Seen, seen: Seen, other: Seen, *, exact: bool) -> bool:
 
 def _square(values: np.ndarray, other: np.ndarray) -> float:
     return relative_error(values, other) ** 2 if values.shape == other.shape else float("inf")
-
-
-def _listed(dtypes: frozenset[str]) -> str:
-    return " and ".join(sorted(dtypes)) or "none"
 
 
 def _bits(asked: Program, eager: Seen, seen: Seen, *, repeats: bool) -> tuple[str, dict[str, Any]]:

@@ -32,7 +32,7 @@ class Seen:
     values: np.ndarray
     dtype: str
     gradients: dict[int, np.ndarray] | None
-    gradient_dtypes: frozenset[str]
+    gradient_dtypes: dict[int, str]
     loss: np.ndarray | None = None
 
 
@@ -180,7 +180,7 @@ def _seen(subject: Subject, value: Any, gradients: dict[int, Any] | None, loss: 
         None
         if gradients is None
         else {place: numbers(gradient) for place, gradient in arrived.items()},
-        frozenset(map(ops.dtype, arrived.values())),
+        {place: ops.dtype(gradient) for place, gradient in arrived.items()},
         None if loss is None else numbers(loss),
     )
 
