@@ -361,6 +361,10 @@ class Binding:
         rule, own = self._rules[op], bits_of(parameters_of(cell).values())
         if rule is Rule.BANNED:
             return self._by_rule(op, cell)
+        if getattr(cell, "mixed_precision_type", None) is not None:
+            # `to_float`: MindSpore casts inputs and parameters where the cell uses them, after any
+            # cast of a rule, as in PyNative mode. The function is kept apart from those of rules.
+            return self._compute_by(cell, ~own, PARTS, wide)
         if (
             op == "batch_norm"
             and self._emulates

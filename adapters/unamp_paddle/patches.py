@@ -193,6 +193,10 @@ def _widening(original: Function, *args: Any, **kwargs: Any) -> object:
         return original(*args, **kwargs)
 
 
+def _is_active(plan: CallPlan) -> bool:
+    return plan.policy.active
+
+
 def _decomposes_in_float32(plan: CallPlan) -> bool:
     # Low products before a decomposition give other singular values. Under Paddle's own lists it is
     # as in Paddle.
@@ -205,15 +209,11 @@ def _beam_search_step(
     original: Function, *args: Any, logits: Tensor | Value, **kwargs: Any
 ) -> object:
     # Scores are added up, and a beam that has ended scores -1e9: infinite in float16, and then NaN.
+    assert thread.plan is not None
+    if not _is_active(thread.plan):
+        return original(*args, logits=logits, **kwargs)
     with native.under_rule(Rule.WIDEST):
         return original(*args, logits=cast(logits, FLOAT32), **kwargs)
-
-
-@_in_regions
-def _power_to_db(original: Function, spect: Tensor | Value, *args: Any, **kwargs: Any) -> object:
-    # It takes the logarithm of at least 1e-10, which is zero in float16.
-    with native.under_rule(Rule.FP32):
-        return original(cast(spect, FLOAT32), *args, **kwargs)
 
 
 @_in_regions
@@ -380,7 +380,8 @@ _HOOKS: tuple[tuple[str, str, Replacement], ...] = (
     ("paddle.nn.utils.weight_norm_hook", "weight_norm", _without_policy),
     ("paddle.nn.utils.weight_norm_hook", "remove_weight_norm", _without_policy),
     # The buffers and the results of the layers of `paddle.audio.features`.
-    ("paddle.audio.functional.functional", "power_to_db", _power_to_db),
+    # A logarithm of at least 1e-10, which is zero in float16.
+    ("paddle.audio.functional.functional", "power_to_db", native.in_float32(_is_active)),
     ("paddle.audio.functional.window", "get_window", _without_policy),
     *(
         ("paddle.audio.functional.functional", name, _without_policy)

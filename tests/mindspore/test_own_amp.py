@@ -91,6 +91,25 @@ def test_the_casts_of_a_converted_cell_are_casts_in_a_region_too(mode, level):
     assert (found.asnumpy() != ops.matmul(X, X).asnumpy()).any()
 
 
+@pytest.mark.parametrize(
+    "mode", [mindspore.PYNATIVE_MODE, mindspore.GRAPH_MODE], ids=["pynative", "graph"]
+)
+@pytest.mark.parametrize("own", [F16, F32], ids=str)
+@pytest.mark.parametrize("deny", [(), "*"], ids=["listed", "denied"])
+def test_a_layer_with_a_dtype_of_its_own_computes_as_outside(mode, own, deny):
+    mindspore.set_context(mode=mode)
+    try:
+        network = nn.SequentialCell(nn.Dense(4, 4), nn.LayerNorm((4,)), nn.Dense(4, 2))
+        network.to_float(own)
+        alone = network(X)
+        with unamp.autocast(dtype="bfloat16", deny=deny):
+            found = network(X)
+    finally:
+        mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
+    assert found.dtype == alone.dtype == own
+    np.testing.assert_array_equal(found.asnumpy(), alone.asnumpy())
+
+
 def test_a_region_for_a_device_that_does_not_compute_here_changes_nothing():
     with unamp.autocast("cpu", dtype="float16"):
         with unamp.Region(unamp.Policy(dtype="bfloat16"), device="gpu"):

@@ -62,6 +62,14 @@ def test_silence_is_finite(policy):
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_where_a_region_is_switched_off_a_low_spectrum_stays_low(policy):
+    spectrum = paddle.rand([4, 10]).astype(policy.dtype)
+    with policy_region(policy), policy_region(Policy(enabled=False)):
+        found = paddle.audio.functional.power_to_db(spectrum)
+    assert found.dtype == spectrum.dtype
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
 def test_numbers_that_paddle_reads_by_numpy_are_not_bits(policy, tmp_path):
     assign = nn.initializer.Assign
     with policy_region(policy):

@@ -203,14 +203,24 @@ def test_a_low_mask_is_added_as_a_float32_one_is(low, compiled):
         np.testing.assert_allclose(found, expected, atol=0.1)
 
 
+def _beam_search(output_dtype="float32"):
+    cell, output = paddle.nn.GRUCell(8, 8), paddle.nn.Linear(8, 20)
+    decoder = paddle.nn.BeamSearchDecoder(
+        cell,
+        0,
+        1,
+        3,
+        embedding_fn=paddle.nn.Embedding(20, 8),
+        output_fn=lambda states: output(states).astype(output_dtype),
+    )
+    return cell, decoder
+
+
 @pytest.mark.parametrize(
     "policy", [Policy("O1", "float16"), Policy("O2", "float16"), Policy("O3", "bfloat16")], ids=str
 )
 def test_scores_of_a_beam_search_are_float32(policy):
-    embedding, cell = paddle.nn.Embedding(20, 8), paddle.nn.GRUCell(8, 8)
-    decoder = paddle.nn.BeamSearchDecoder(
-        cell, 0, 1, 3, embedding_fn=embedding, output_fn=paddle.nn.Linear(8, 20)
-    )
+    cell, decoder = _beam_search()
 
     def scores():
         inits = cell.get_initial_states(paddle.ones([2, 8]))
@@ -221,6 +231,19 @@ def test_scores_of_a_beam_search_are_float32(policy):
         found = scores()
     assert found.dtype == paddle.float32
     np.testing.assert_allclose(found.numpy(), exact.numpy(), rtol=0.02)
+
+
+def test_where_a_region_is_switched_off_the_logits_of_a_beam_search_stay_low(low, monkeypatch):
+    cell, decoder = _beam_search(low)
+    found = []
+    own = decoder._mask_probs
+    monkeypatch.setattr(
+        decoder, "_mask_probs", lambda *args: found.append(args[0].dtype) or own(*args)
+    )
+    with policy_region(Policy("O1", low)), policy_region(Policy(enabled=False)):
+        inits = cell.get_initial_states(paddle.ones([2, 8]))
+        paddle.nn.dynamic_decode(decoder, inits=inits, max_step_num=2)
+    assert set(found) == {low}
 
 
 @pytest.mark.parametrize("compiled", ["eager", "AST", "SOT"])
