@@ -158,6 +158,24 @@ def test_products_of_int8_come_to_the_same_bits_as_outside(einsum: bool, compile
         np.testing.assert_array_equal(found, known, str(policy), strict=True)
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+def test_a_low_rank_adapter_beside_int8_learns_from_low_activations(policy: Policy) -> None:
+    layers = keras.layers
+    model = keras.Sequential([layers.Input((6,)), layers.Embedding(20, 8), layers.Dense(4)])
+    for layer in model.layers:
+        layer.enable_lora(2)
+    model.layers[1].quantize("int8")
+    model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=False)
+    before = [numbers(weight) for weight in model.trainable_variables]
+    ones = np.ones((8, 6), "float32")
+    with policy_region(policy):
+        # Two gradients meet in the activation: that of the int8 product, and the adapter's.
+        model.fit(ones, np.ones((8, 6, 4), "float32"), verbose=0)
+    after = [numbers(weight) for weight in model.trainable_variables]
+    assert all(np.isfinite(weight).all() for weight in after)
+    assert any((mine != theirs).any() for mine, theirs in zip(after, before, strict=True))
+
+
 @pytest.mark.parametrize("policy", [Policy("O1", "float16"), *POLICIES], ids=str)
 def test_low_activations_are_regularized_in_float32(policy: Policy) -> None:
     layer = keras.layers.Dense(400, kernel_initializer="ones", activity_regularizer="l2")

@@ -514,7 +514,7 @@ def test_the_initial_value_of_a_variable_follows_no_rule():
 
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("level", ["O2", "O3"])
-def test_images_are_converted_and_frequencies_weighted_as_outside(level, graph, low):
+def test_images_are_converted_and_weights_of_signals_made_as_outside(level, graph, low):
     image = tf.constant(np.linspace(0.0, 1.0, 300, dtype=np.float32))
     whole = tf.cast(tf.range(0, 65_536, 771), tf.uint16)
 
@@ -523,6 +523,8 @@ def test_images_are_converted_and_frequencies_weighted_as_outside(level, graph, 
             tf.image.convert_image_dtype(image, tf.uint16),
             tf.image.convert_image_dtype(whole, tf.float32),
             tf.signal.linear_to_mel_weight_matrix(40, 513, 16_000),
+            tf.signal.vorbis_window(1000),
+            tf.signal.kaiser_bessel_derived_window(1000),
         )
 
     expected = made()
