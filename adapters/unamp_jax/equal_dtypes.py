@@ -141,6 +141,23 @@ def pushforward(
 
 
 @_in_regions
+def linearized(
+    original: Function,
+    jaxpr: object,
+    primals: Sequence[jax.core.AbstractValue],
+    results: object,
+    known: object,
+    consts: object,
+    *tangents: PyTree,
+) -> PyTree:
+    """Call a function that `jax.linearize` returned with tangents in the dtypes of the primals."""
+    structure, dtypes = jax.tree.structure(tangents), tuple(aval.dtype for aval in primals)
+    if structure.num_leaves == len(dtypes):
+        tangents = in_form(tangents, Form(structure, dtypes))
+    return original(jaxpr, primals, results, known, consts, *tangents)
+
+
+@_in_regions
 def pullback(
     original: Function, self: VJP, out_ct: PyTree, *extra_args: object
 ) -> Sequence[PyTree]:

@@ -45,6 +45,7 @@ from unamp_jax.spellings import (
     OPTIMIZE,
     PALLAS,
     ROTATIONS,
+    SOLVERS,
     SPARSE,
     STATS,
     libraries,
@@ -99,6 +100,7 @@ _HOOKS: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
 
 #: The same for functions that not all versions have.
 _OPTIONAL: tuple[tuple[str, str, Callable[[Function], Function]], ...] = (
+    ("jax._src.api", "_lift_linearized", equal_dtypes.linearized),
     ("jax._src.api", "VJP.__call__", equal_dtypes.pullback),
     ("jax._src.api", "_vjp_pullback_wrapper", equal_dtypes.older_pullback),
     (
@@ -120,6 +122,9 @@ _LATER: Mapping[str, tuple[tuple[str, str, Callable[[Function], Function]], ...]
     SPARSE: ((SPARSE, "eval_sparse", runs_without_policy(thread)),),
     DYNAMIC_SCALE: ((DYNAMIC_SCALE, "DynamicScale.value_and_grad", training.scaling),),
     OPTIMIZE: ((OPTIMIZE, "minimize", training.minimizing),),
+    SOLVERS: tuple(
+        (SOLVERS, name, training.solving_a_system) for name in ("cg", "gmres", "bicgstab")
+    ),
     "flax.nnx": tuple(
         ("flax.nnx.training.metrics", path, training.accumulating)
         for path in ("Average.update", "Average.compute", "Welford.update", "Welford.compute")

@@ -29,6 +29,7 @@ JET = "jax.experimental.jet"
 DYNAMIC_SCALE = "flax.training.dynamic_scale"
 STATS = "jax.scipy.stats"
 OPTIMIZE = "jax.scipy.optimize"
+SOLVERS = "jax.scipy.sparse.linalg"
 ROTATIONS = "jax.scipy.spatial.transform"
 
 #: The libraries, by the names of their modules.
@@ -39,6 +40,7 @@ _LIBRARIES = (
     DYNAMIC_SCALE,
     STATS,
     OPTIMIZE,
+    SOLVERS,
     ROTATIONS,
     "flax.linen",
     "flax.nnx",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 
 from unamp._function_types import Function, Keywords
 from unamp.adapter.patching import Patch, Patches, find
@@ -16,7 +18,7 @@ from unamp.adapter.replacing import AttributePatch, Replacement, as_replacement
 from unamp.adapter.state import in_regions, runs_without_policy, suspended
 from unamp.adapter.wrapping import with_derived
 from unamp_jax import keras_policies
-from unamp_jax.casting import cast, eligible_dtype, mapped
+from unamp_jax.casting import cast, eligible_dtype, form_of, in_form, mapped
 from unamp_jax.composites import code_patch
 from unamp_jax.equal_dtypes import nnx_variable_set
 from unamp_jax.finding import hook
@@ -195,6 +197,36 @@ def minimizing(original: Function, /, fun: Function, *args: Any, **kwargs: Any) 
 
     with suspended(thread):
         return original(run, *args, **kwargs)
+
+
+@_in_regions
+def solving_a_system(
+    original: Function,
+    A: PyTree,  # noqa: N803 - the name that callers write
+    b: PyTree,
+    x0: PyTree = None,
+    *,
+    M: PyTree = None,  # noqa: N803
+    **kwargs: Any,
+) -> tuple[PyTree, Any]:
+    """Stand in for `jax.scipy.sparse.linalg.cg`, `gmres` and `bicgstab`.
+
+    No policy is in force in their steps, which are float32; the matrix and the preconditioner
+    follow the policy. The solution has the dtypes of ``b``.
+    """
+    form, matrix, near = form_of(b), _product(thread.plan, A), _product(thread.plan, M)
+    with suspended(thread):
+        wide, first = (jax.tree.map(lambda leaf: cast(leaf, FLOAT32), each) for each in (b, x0))
+        solution, info = original(matrix, wide, first, M=near, **kwargs)
+    return in_form(solution, form), info
+
+
+def _product(plan: Plan | None, matrix: Any) -> Any:
+    """Return the product with a matrix of a solver under a policy, in the vector's dtypes."""
+    if matrix is None or isinstance(matrix, (np.ndarray, jax.Array)):
+        return matrix  # its product states the highest precision
+    followed = _under(plan, matrix if callable(matrix) else partial(operator.matmul, matrix))
+    return lambda vector: in_form(followed(vector), form_of(vector))
 
 
 def layer_calls(

@@ -223,6 +223,53 @@ def test_a_function_that_no_rule_changes_is_minimized_as_outside_of_regions():
     assert same(inside, found())
 
 
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("name", ["cg", "gmres", "bicgstab"])
+@pytest.mark.parametrize("size", [1e-4, 1e3])
+def test_jax_solves_outside_of_regions_and_the_matrix_follows_the_policy(name, level, size):
+    import jax.scipy.sparse.linalg as solvers
+
+    asked = []
+    matrix = 4 * jnp.eye(8) + jnp.eye(8, k=1) + jnp.eye(8, k=-1)  # its eigenvalues are 2 to 6
+
+    def product(vector):
+        result = matrix @ vector
+        asked.append(str(result.dtype))
+        return result
+
+    def solved(b):
+        return getattr(solvers, name)(product, b, tol=2**-7)[0]
+
+    right = size * jnp.arange(1.0, 9.0)
+    expected = jnp.linalg.solve(matrix, right)
+    with low(level):
+        solution = solved(right)
+        # the matrix is symmetric, so that this is the solution once more
+        gradient = jax.grad(lambda b: (solved(b) * right).sum())(right)
+    assert set(asked) == {"bfloat16"}
+    assert (solution.dtype, gradient.dtype) == (jnp.float32,) * 2
+    with unamp.autocast(level=level, dtype="float16"):
+        half = solved(right)
+    # An error is at most half of the residual, and the right side 6 times the solution. The
+    # residual is within the tolerance, and off by the rounding of the right side, and of vectors
+    # and results of products, which fall from step to step: altogether twice the first ones.
+    bound = 3 * (2**-7 + 5 * 2**-9) * float(jnp.linalg.norm(expected))
+    for found in (solution, gradient, half):
+        assert float(jnp.linalg.norm(found - expected)) <= bound
+
+
+@pytest.mark.parametrize("order", [1, 2, 5])
+def test_an_exponential_integral_of_any_order_is_finite_in_float16(order):
+    from jax.scipy.special import expn
+
+    x = jnp.linspace(0.25, 4.0, 8)
+    with unamp.autocast(level="O2", dtype="float16"):
+        found = expn(order, x)
+    assert found.dtype == jnp.float16
+    # the argument and the result are rounded; the logarithm's slope is less than 4 here
+    np.testing.assert_allclose(np.float32(found), expn(order, x), rtol=(1 + 4 * 4) * 2**-11)
+
+
 def network(x):
     x = haiku.Linear(8)(x)
     x = haiku.BatchNorm(True, True, 0.9)(haiku.Linear(8)(x), True)

@@ -94,7 +94,8 @@ def test_a_jitted_function_has_one_program_for_each_policy(order):
 def test_tangents_take_the_dtypes_of_their_primals(matrix, level):
     def products(x):
         value, tangent = jax.jvp(jnp.sin, (x,), (x @ matrix,))
-        return value, tangent, jax.jvp(jnp.sin, (x @ matrix,), (x,))[1]
+        _, pushed = jax.linearize(jnp.sin, x)
+        return value, tangent, jax.jvp(jnp.sin, (x @ matrix,), (x,))[1], pushed(x @ matrix)
 
     plain, size = products(matrix), jnp.abs(matrix)
     # A product is off by 3.1u of the magnitudes that it adds up; what else is rounded, each by u:
@@ -103,7 +104,7 @@ def test_tangents_take_the_dtypes_of_their_primals(matrix, level):
     for run in (products, jax.jit(products)):
         with unamp.autocast(level=level, dtype="bfloat16"):
             found = run(matrix)
-        assert found[0].dtype == found[1].dtype
+        assert found[0].dtype == found[1].dtype == found[3].dtype
         for one, other in zip(found, plain, strict=True):
             assert np.abs(np.float32(one) - other).max() <= bound
 
