@@ -123,6 +123,7 @@ HOOKS = (
     Hook("torch._functorch.eager_transforms", "_grad_increment_nesting", transforming.putting_on),
     Hook("torch._functorch.eager_transforms", "_jvp_increment_nesting", transforming.putting_on),
     Hook("torch.autograd.forward_ad", "enter_dual_level", transforming.putting_on),
+    *(Hook(*place, transforming.putting_on, _COMPILER) for place in transforming.IN_GRAPHS),
     Hook(
         "torch._functorch._aot_autograd.autograd_cache", "autograd_cache_key", compiling.cache_key
     ),

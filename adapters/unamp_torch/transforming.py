@@ -9,7 +9,9 @@ In forward mode PyTorch computes tangents within an operator, with operations th
 rules either. Its one level has the number 0, and those of `torch.func` begin with 1.
 
 The functions that leave a level are patched when the first level is entered in a region, until the
-last region closes.
+last region closes. Dynamo enters and leaves levels itself while it traces, and makes nodes of the
+functions that it finds in PyTorch's modules: those are patched there, too, so that levels in a
+compiled function are the same.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 import torch
 import torch._functorch.eager_transforms
+import torch._functorch.predispatch
 import torch._functorch.vmap
 from torch.autograd import forward_ad
 
@@ -26,6 +29,13 @@ from unamp.adapter.replacing import AttributePatch, as_replacement
 from unamp_torch.compiled import library
 from unamp_torch.lasting import LASTING
 from unamp_torch.state import Plan, include_kernels, thread
+
+#: Where dynamo finds the functions of `jvp`. In PyTorch 2.10 they are those in C++.
+_OF_JVP = (
+    torch._functorch.predispatch
+    if hasattr(torch._functorch.predispatch, "_jvp_increment_nesting")
+    else torch._C._functorch
+)
 
 
 def for_this_level(plan: Plan) -> Plan:
@@ -69,10 +79,23 @@ def _put_in_force(plan: Plan) -> None:
         library.set_plan(plan.compiled)
 
 
-#: The functions that leave a level: the module, and the name there.
+#: The functions by which dynamo enters a level: the name of the module, and the name there.
+IN_GRAPHS = (
+    ("torch._C._functorch", "_vmap_increment_nesting"),
+    ("torch._C._functorch", "_grad_increment_nesting"),
+    ("torch._functorch.predispatch", "_vmap_increment_nesting"),
+    (_OF_JVP.__name__, "_jvp_increment_nesting"),
+)
+
+#: The functions that leave a level: the module, and the name there. A level that is left through
+#: two of them is left once.
 _TAKING_OFF = (
     (torch._functorch.vmap, "_vmap_decrement_nesting"),
     (torch._functorch.eager_transforms, "_grad_decrement_nesting"),
     (torch._functorch.eager_transforms, "_jvp_decrement_nesting"),
     (forward_ad, "exit_dual_level"),
+    (torch._C._functorch, "_vmap_decrement_nesting"),
+    (torch._C._functorch, "_grad_decrement_nesting"),
+    (torch._functorch.predispatch, "_vmap_decrement_nesting"),
+    (_OF_JVP, "_jvp_decrement_nesting"),
 )

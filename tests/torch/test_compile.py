@@ -437,6 +437,42 @@ def test_a_graph_break_inside_gives_the_right_result(native_state: Callable[[], 
         assert unamp.current_policy() is None
 
 
+def normed(x: Tensor) -> Tensor:
+    return F.layer_norm(F.linear(x, w), (4,), x.new_ones(4) / 3, x.new_ones(4)).exp()
+
+
+def normed_alone(x: Tensor) -> Tensor:
+    return F.layer_norm(F.linear(x, w, w[0]), (4,))
+
+
+TRANSFORMED: dict[str, Callable[[Tensor], Any]] = {
+    "vmap": torch.func.vmap(normed),
+    "vmap of grad": torch.func.vmap(torch.func.grad(lambda x: normed(x).sum())),
+    "grad": torch.func.grad(lambda x: normed(x).sum()),
+    "jvp": lambda x: torch.func.jvp(normed_alone, (x,), (x,)),
+    "jacrev": lambda x: torch.func.jacrev(normed)(x[:1]),
+    "afterwards": lambda x: (torch.func.vmap(normed)(x), normed(x)),
+}
+
+
+@pytest.mark.parametrize("where", ["around", "inside"])
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_a_transform_in_a_compiled_function_follows_the_policy(name: str, where: str) -> None:
+    policy, transformed = Policy("O2", "bfloat16"), TRANSFORMED[name]
+
+    def inside(x: Tensor) -> Any:
+        with policy_region(policy):
+            return transformed(x)
+
+    def leaves(result: Any) -> tuple[Tensor, ...]:
+        return result if isinstance(result, tuple) else (result,)
+
+    called = transformed if where == "around" else inside
+    compiled = torch.compile(called, backend="aot_eager", fullgraph=True)
+    with policy_region(policy) if where == "around" else nullcontext():
+        assert same(leaves(compiled(x)), leaves(called(x)))
+
+
 def test_operations_unamp_emulates_are_compiled_too() -> None:
     compiled = torch.compile(lambda t: torch.cdist(t, t + 1), backend="aot_eager", fullgraph=True)
     with unamp.autocast("cpu", allow="cdist"):
