@@ -177,8 +177,7 @@ def apply(
         version: the framework's version.
         facts: the facts of the machine and of the framework on it.
         whole: whether nothing was deselected; only then is a gap that matches nothing reported.
-        others: returns results for the checks that a full run alone does; a gap may cover one of
-            these.
+        others: returns results for the checks of all full runs; a gap may cover one of these.
 
     Returns:
         The results, failed ones of a gap as ``gap`` and passed ones as ``fixed``, and a sentence

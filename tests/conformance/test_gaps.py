@@ -1,8 +1,10 @@
 """A known gap covers its own failures alone, and one that passes is an error."""
 
 import pytest
+from unamp_conformance.check.networks import NETWORKS
 from unamp_conformance.gaps import BadGaps, apply, gaps_of, parse
 from unamp_conformance.results import Result
+from unamp_conformance.run.plan import LISTED, Selection, full_items
 
 TEXT = """
 [[gap]]
@@ -50,6 +52,16 @@ def test_a_gap_of_what_only_a_full_run_checks_is_not_useless():
         )[1]
         == ()
     )
+
+
+def test_a_gap_of_what_only_a_run_of_one_preset_checks_is_not_useless():
+    """A full run takes the presets in turn: one way meets another preset at each level."""
+    checks = {
+        (item.subject, policy)
+        for item in full_items(Selection(), [], ["vmap"])
+        for policy in item.policies
+    }
+    assert {(name, f"O1 bfloat16 {preset}") for name in NETWORKS for preset in LISTED} <= checks
 
 
 def test_a_gap_of_another_device_is_not_useless():

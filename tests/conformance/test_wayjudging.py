@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from unamp_conformance.check.wayjudging import judged
-from unamp_conformance.check.wayruns import Seen
+from unamp_conformance.check.wayruns import Seen, in_other_precisions
 from unamp_conformance.subjects import Subject
 
 from unamp import Policy
@@ -81,3 +81,13 @@ def test_gradients_are_compared_place_by_place_where_both_runs_have_them():
         "lost",
         "lost in silence: gradients are float32, float16, eagerly float16, float32",
     )
+
+
+def test_float32_is_another_precision_only_where_a_policy_makes_something_low():
+    """A framework may add up in another order in a region: two float32 runs tell nothing."""
+
+    def others(policy):
+        return in_other_precisions(Subject("torch", "cpu"), ("mlp", False, True, ()), policy)
+
+    assert others(Policy("O1", "bfloat16")).keys() == {"float32", "float16"}
+    assert others(Policy("O1", "bfloat16", preset="none")).keys() == {"float16"}

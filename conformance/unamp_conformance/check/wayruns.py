@@ -190,10 +190,13 @@ def in_other_precisions(
 ) -> dict[str, Seen]:
     """Return the same run eagerly in other precisions.
 
-    These are float32, outside of every region, and the other low dtype.
+    These are the other low dtype and, where the policy makes something low, float32, outside of
+    every region.
     """
+    name, _, _, low = alike
     other = next(dtype for dtype in LOW_DTYPES if dtype != policy.dtype)
-    found = {"float32": eagerly(subject, *alike, None)}
+    lowers = any(subject.rule(policy, op) in (Rule.LOW, None) for op in program(name).ops)
+    found = {"float32": eagerly(subject, *alike, None)} if low or lowers else {}
     with suppress(Exception):  # not everything that runs in one of them runs in the other
         found[other] = eagerly(subject, *alike, policy.replace(dtype=other))
     return found

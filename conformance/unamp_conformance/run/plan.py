@@ -35,9 +35,9 @@ __all__ = [
     "NOTHING_SELECTED",
     "Item",
     "Selection",
+    "full_items",
     "items",
     "items_to_read",
-    "left_out",
 ]
 
 #: Every kind of check, with the question that it answers.
@@ -520,6 +520,10 @@ _ALWAYS = (PRESETS[0], "native")
 _DRAWN = [(name, dtype) for name in LISTED for dtype in LOW_DTYPES if name not in _ALWAYS]
 
 
-def left_out(selection: Selection, ops: Sequence[str], ways: Sequence[str] = ()) -> Iterator[Item]:
-    """Return the items that a full run of the selection has; none where the run itself is full."""
-    return iter(()) if selection.full else items(replace(selection, full=True), ops, ways)
+def full_items(
+    selection: Selection, ops: Sequence[str], ways: Sequence[str] = ()
+) -> Iterator[Item]:
+    """Yield the items of all full runs: of the selection, and of each of its presets alone."""
+    presets = selection.presets or LISTED
+    for chosen in (selection.presets, *((name,) for name in presets)):
+        yield from items(replace(selection, full=True, presets=chosen), ops, ways)

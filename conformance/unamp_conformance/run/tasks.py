@@ -10,7 +10,7 @@ from unamp.adapter import Fact
 from unamp_conformance import gaps
 from unamp_conformance.results import FrameworkRun, Result
 from unamp_conformance.run.kept import Kept, fingerprint
-from unamp_conformance.run.plan import Selection, left_out
+from unamp_conformance.run.plan import Selection, full_items
 from unamp_conformance.subjects import SECOND, is_absent
 
 __all__ = ["Task"]
@@ -227,7 +227,7 @@ class Task:
                 and not is_absent(self.device)
             )
             marked, vain = gaps.apply(
-                own, found, self.version, self.facts, whole=whole, others=self._left_out
+                own, found, self.version, self.facts, whole=whole, others=self._of_full_runs
             )
             found, useless = list(marked), vain if finished else ()
         return FrameworkRun(
@@ -256,11 +256,11 @@ class Task:
             self._found = self._kept.start(key, resume=self._resume)
         self._todo.extend(number for number in range(len(items)) if number not in self._found)
 
-    def _left_out(self) -> Iterator[Result]:
-        """Yield a result for each check that a full run has and this one does not."""
+    def _of_full_runs(self) -> Iterator[Result]:
+        """Yield a result for each check that a full run has, also one of a preset."""
         ops = [item.subject for item in self.items if item.kind == "operation"]
         ways = list(dict.fromkeys(item.way for item in self.items if item.kind == "way"))
-        for item in left_out(self.selection, ops, ways):
+        for item in full_items(self.selection, ops, ways):
             for check in item.checks:
                 for policy in item.policies:
                     yield Result(check, item.subject, policy, self.device, "not run", way=item.way)
