@@ -171,13 +171,14 @@ def _handler(operator: Operator) -> Function:
         policy = plan.policy.delegated("torch", device)
         if policy is None:
             return record(*args, **kwargs)
+        if plan.delegated:
+            policy = policy.replace(level="O1")  # PyTorch's own AMP has lists, and no levels
         left = plans.is_left_to_pytorch(policy, operator, device)
         if follows_parts(policy, operator.op) or (
             left and operator.composite and operator.op in facts().made_of
         ):
             return operator.overload.decompose(*args, **kwargs)
         if left or (plan.delegated and not policy.reason(operator.op).origin.startswith("preset ")):
-            # PyTorch's own AMP has lists, and no level for other operators
             return record(*args, **kwargs)
         return plans.action_for(policy, operator, device)(
             recorded, args, kwargs, plan.low_on(device)

@@ -24,6 +24,7 @@ POLICIES = [
     Policy("O3", "float16"),
     Policy("O1", "bfloat16", preset="torch-cpu"),
     Policy("O1", "bfloat16", preset="native"),
+    Policy("O3", "bfloat16", preset="native"),
 ]
 each_policy = pytest.mark.parametrize("policy", POLICIES, ids=repr)
 
